@@ -1,0 +1,86 @@
+/* log.c owns the process's log level, rank and sink. */
+#include "src/base/log.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#define LINE_MAX_BYTES 1024
+
+static const char *const level_names[LOG_LEVELS] = { "err", "warn", "info", "debug", "trace" };
+
+static int process_rank = -1;
+static _Thread_local int thread_rank = -1;
+static enum log_level most_verbose = LOG_INFO;
+static void (*sink)(void *arg, enum log_level level, const char *line);
+static void *sink_arg;
+
+void log_open(int rank, enum log_level most)
+{
+    process_rank = rank;
+    most_verbose = most;
+}
+
+void log_rank(int rank)
+{
+    thread_rank = rank;
+}
+
+int log_level_parse(const char *name)
+{
+    for (int i = 0; i < LOG_LEVELS; i++)
+        if (strcmp(name, level_names[i]) == 0)
+            return i;
+    return -EINVAL;
+}
+
+void log_sink(void (*fn)(void *arg, enum log_level level, const char *line), void *arg)
+{
+    sink = fn;
+    sink_arg = arg;
+}
+
+static void put(enum log_level level, const char *fmt, va_list ap)
+{
+    char line[LINE_MAX_BYTES];
+    int rank = thread_rank >= 0 ? thread_rank : process_rank;
+    int n = 0;
+
+    if (rank >= 0)
+        n = snprintf(line, sizeof(line), "r%d ", rank);
+    if (level == LOG_ERR || level == LOG_WARN)
+        n += snprintf(line + n, sizeof(line) - (size_t)n, "%s: ",
+                      level == LOG_ERR ? "error" : "warning");
+    n += vsnprintf(line + n, sizeof(line) - (size_t)n - 1, fmt, ap);
+    if (n > (int)sizeof(line) - 2)
+        n = (int)sizeof(line) - 2;
+    if (sink) {
+        sink(sink_arg, level, line);
+        return;
+    }
+    line[n] = '\n';
+    if (write(STDERR_FILENO, line, (size_t)n + 1) < 0)
+        return; /* nowhere left to say it */
+}
+
+void log_line(enum log_level level, const char *fmt, ...)
+{
+    va_list ap;
+
+    if (level > most_verbose)
+        return;
+    va_start(ap, fmt);
+    put(level, fmt, ap);
+    va_end(ap);
+}
+
+int fail(int r, const char *fmt, ...)
+{
+    va_list ap;
+
+    va_start(ap, fmt);
+    put(LOG_ERR, fmt, ap);
+    va_end(ap);
+    return r;
+}
