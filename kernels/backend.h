@@ -1,0 +1,68 @@
+/* backend - devices, queues and device memory; the ops themselves are in ops.h.
+ *
+ * A backend is a table. `ref` is plain C and defines what every op means; the others are held to it.
+ * Device pointers are host pointers where BACKEND_HOST_MEMORY is set, and must not be read otherwise.
+ *
+ * A queue runs ops in the order of the calls. On host backends an op has run when the call returns. The
+ * queue keeps its first error, ignores the ops that follow, and queue_wait returns the error once.
+ */
+#ifndef TANDEM_KERNELS_BACKEND_H
+#define TANDEM_KERNELS_BACKEND_H
+
+#include <stddef.h>
+
+struct op_table;
+struct pool;
+struct device;
+struct queue;
+
+enum backend_cap {
+    BACKEND_HOST_MEMORY = 1, /* device memory is host memory */
+    BACKEND_GRAPHS = 2       /* a window can be captured and replayed */
+};
+
+struct backend_ops {
+    const char *name;
+    unsigned caps;
+    const struct op_table *op;
+
+    /* open - ordinal names the device, threads the host workers of a host backend (at least 1).
+     * errors   -ENODEV no such device or no driver, -ENOMEM */
+    int (*open)(int ordinal, int threads, struct device **out);
+    /* alloc - zeroed, aligned to 256 bytes; -ENOMEM names the bytes. Never inside a round. */
+    int (*alloc)(struct device *d, size_t bytes, void **out);
+    void (*free)(struct device *d, void *p);
+    /* weights - make host bytes (a mapped pack) readable by ops; host backends return p itself. The
+     * bytes stay mapped while the result is used; undone by unweights. */
+    int (*weights)(struct device *d, const void *p, size_t bytes, const void **out);
+    void (*unweights)(struct device *d, const void *p);
+    int (*queue_open)(struct device *d, struct queue **out);
+    void (*queue_close)(struct queue *q);
+    /* put, get - copy between host and device memory in queue order; get's bytes are there after wait */
+    void (*put)(struct queue *q, void *dst, const void *src, size_t bytes);
+    void (*get)(struct queue *q, void *dst, const void *src, size_t bytes);
+    /* wait - until everything queued has run; the first error since the last wait */
+    int (*wait)(struct queue *q);
+    void (*close)(struct device *d);
+};
+
+struct device {
+    const struct backend_ops *ops;
+    struct pool *pool; /* workers of a host backend, NULL elsewhere */
+    int workers;       /* at least 1; a result never depends on it */
+};
+
+struct queue {
+    const struct backend_ops *ops;
+    struct device *dev;
+    int err; /* first error since the last wait, 0 if none */
+};
+
+/* backend_find - the backend of this name, or for "auto" the last one that is built and opens.
+ * errors   -ENODEV with a line naming what is built */
+int backend_find(const char *name, const struct backend_ops **out);
+
+/* queue_fail - keep r as the queue's error if it has none, and log the cause. */
+__attribute__((format(printf, 3, 4))) void queue_fail(struct queue *q, int r, const char *fmt, ...);
+
+#endif

@@ -1,0 +1,485 @@
+/* ops - everything a device computes, one args struct an op.
+ *
+ * Pointers are device pointers; shapes are C order and sizes are this rank's share. Activations are stored
+ * as f32 in every backend; `round` says whether a result is rounded to bf16 (nearest even) where the
+ * family's numerics put a rounding point. R is the number of rows of the window.
+ *
+ * Laws of every op: a row's result does not depend on the other rows, on R, or on the number of workers,
+ * bit for bit; sums run in index order in f32, multiply then add. cuda == ref within `tol`, stated beside
+ * an op as the largest allowed |difference| / max(1, |ref|) at L0; 0 means bit for bit.
+ *
+ * An op that finds a bad argument fails the queue with -EINVAL and writes nothing.
+ */
+#ifndef TANDEM_KERNELS_OPS_H
+#define TANDEM_KERNELS_OPS_H
+
+#include "kernels/mat.h"
+
+#include <assert.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct queue;
+
+#define SLOTS_MAX 4
+#define WINDOW_MAX 16  /* rows of one slot when verifying */
+#define RANKS_MAX 8
+#define TOPK_MAX 64    /* candidates a rank offers for one drafted row */
+
+enum round { ROUND_NONE, ROUND_BF16 };
+
+/* How a row of a state is stored. QW, QC and QI are the cache quantisers of the V4.1 family: blocks of 32
+ * e4m3 with a power-of-two scale, of 16 e2m1 with an e4m3 scale, of 32 e2m1 with a power-of-two scale. */
+enum codec { CODEC_F32, CODEC_QW, CODEC_QC, CODEC_QI };
+
+/* codec_bytes - of a row of cols values: codes first, then one scale byte a block.
+ * 528 for QW of 512 values, 288 for QC of 512, 68 for QI of 128. cols is a multiple of the block. */
+static inline size_t codec_bytes(enum codec c, int cols)
+{
+    size_t n = (size_t)cols;
+
+    switch (c) {
+    case CODEC_QW:
+        return n + n / 32;
+    case CODEC_QC:
+        return n / 2 + n / 16;
+    case CODEC_QI:
+        return n / 2 + n / 32;
+    default:
+        return n * 4;
+    }
+}
+
+/* ---- what lives on the device between ops ------------------------------------------------------------ */
+
+/* State of a slot that kernels read: the number of committed tokens, the fold lane and the kept updates,
+ * the first position whose drafter rows belong to this request, and the pending token. */
+struct slot_head {
+    int32_t pos, base, pend, floor, next;
+    int32_t pad[3];
+};
+static_assert(sizeof(struct slot_head) == 32, "slot_head is shared with devices");
+
+/* One slot's part of a window: rows first .. first + len - 1 of the window belong to slot. */
+struct segment {
+    int32_t slot, first, len, flags;
+};
+static_assert(sizeof(struct segment) == 16, "segment is shared with devices");
+
+/* What an op knows about a row: its slot, its absolute position, its token and its slot's first row. */
+struct row_info {
+    int32_t slot, pos, tok, first;
+};
+static_assert(sizeof(struct row_info) == 16, "row_info is shared with devices");
+
+/* The rows of one state: row p of slot s is at base + s * slot_stride + (p % cap) * row_bytes. */
+struct state_view {
+    unsigned char *base;
+    size_t slot_stride, row_bytes;
+    int cap;
+    enum codec codec;
+    int cols;
+};
+
+/* Sampling of one request. temperature <= 0 is greedy; top_k 0, top_p outside (0, 1) and min_p <= 0 are
+ * off. Order: temperature, top-k, top-p, min-p, keyed draw (docs/DECODE.md "sampling"). */
+struct sampler {
+    double temperature, top_p, min_p;
+    uint64_t seed;
+    int32_t top_k, pad;
+};
+static_assert(sizeof(struct sampler) == 40, "sampler is shared with devices");
+
+struct candidate {
+    float z;
+    int32_t id; /* -1: no finite logit */
+};
+static_assert(sizeof(struct candidate) == 8, "candidate crosses the wire");
+
+/* ---- window and embedding ---------------------------------------------------------------------------- */
+
+/* stage - expand segments to rows: info[first + i] = { slot, head[slot].pos + i, tok[first + i], first }.
+ * tol 0 */
+struct stage_args {
+    const struct segment *seg;    /* [segs] */
+    const struct slot_head *head; /* [slots] */
+    const int32_t *tok;           /* [R] */
+    struct row_info *info;        /* [R] out */
+    int segs;
+};
+
+/* embed - y[r][c] = table[info[r].tok] for each of `copies` streams c.
+ * shapes   y [R][copies][cols]          errors   -EINVAL a token outside the table          tol 0 */
+struct embed_args {
+    const struct table *table;
+    const struct row_info *info;
+    float *y;
+    int rows, copies;
+};
+
+/* ---- dense pieces ------------------------------------------------------------------------------------ */
+
+/* rmsnorm - y = x * rsqrt(mean(x^2) + eps) * w, one rounding.
+ * shapes   x, y [rows][cols], may be the same; w [cols] f32          tol 1e-6 */
+struct rmsnorm_args {
+    const float *x, *w;
+    float *y;
+    int rows, cols;
+    float eps;
+    enum round round;
+};
+
+/* matmul - y[r][g][n] = sum_k w[g * rows/groups + n][k] x[r][g][k].
+ * shapes   x [rows][groups][w.cols]; y [rows][w.rows]; groups divides w.rows (1: an ordinary product)
+ * units    y = round(scale * sum); scale 1 unless said          tol 2e-6 * sqrt(cols), bf16 results 1 ulp */
+struct matmul_args {
+    const struct mat *w;
+    const float *x;
+    float *y;
+    int rows, groups; /* groups 0 is 1 */
+    enum round round;
+};
+
+/* add - y += x, n = rows * cols values.          tol 0 */
+struct add_args {
+    const float *x;
+    float *y;
+    int rows, cols;
+    enum round round;
+};
+
+/* swiglu - y = silu(gate) * up. With limit > 0: gate is capped at limit, up clamped to +-limit.
+ * shapes   all [rows][cols]; y may be gate          tol 1e-6 */
+struct swiglu_args {
+    const float *gate, *up;
+    float *y;
+    int rows, cols;
+    float limit;
+    enum round round;
+};
+
+enum rope_pairs { ROPE_ADJACENT, ROPE_HALVES }; /* (2i, 2i+1), or (i, i + dims/2) */
+
+/* rope - rotate the last `dims` of each head by angle position * freq[i], in place.
+ * shapes   x [rows][heads][cols]; freq [dims / 2] f32
+ * units    position = info[r].pos, or for ratio > 1 the first token of its group, pos - pos % ratio
+ * note     angle is the f32 product; cos and sin are those of that angle, rounded to f32          tol 1e-6 */
+struct rope_args {
+    float *x;
+    const float *freq;
+    const struct row_info *info;
+    int rows, heads, cols, dims, ratio; /* ratio 0 is 1 */
+    int inverse;
+    enum rope_pairs pairs;
+    enum round round;
+};
+
+/* ---- state ------------------------------------------------------------------------------------------- */
+
+/* requant - replace each row by what storing it with the codec would give back.          tol 0 */
+struct requant_args {
+    float *x; /* [rows][cols] */
+    int rows, cols;
+    enum codec codec;
+};
+
+/* row_put - store row r of x as row (pos / ratio) of its slot's state; for ratio > 1 only rows that end a
+ * group, (pos + 1) % ratio == 0, are stored.
+ * shapes   x [rows][view.cols]
+ * note     ldx is the distance of rows in x, 0 for view.cols; col0 the first value of a stored row that x
+ *          covers, for states whose rows are written in pieces (f32 codec only); width 0 is view.cols
+ * tol 0 */
+struct row_put_args {
+    const float *x;
+    struct state_view view;
+    const struct row_info *info;
+    int rows, ratio, ldx, col0, width;
+};
+
+/* pool - compressor of a group of `ratio` tokens: for a row that ends a group,
+ *   y[c] = sum_i softmax_i(b_i[c]) * a_i[c] over the group's tokens in order;
+ * other rows give zeros. a and b are the two halves of the rows of `raw`, written by row_put before.
+ * shapes   raw rows [2 * cols] f32, y [rows][cols]          tol 1e-6 */
+struct pool_args {
+    struct state_view raw;
+    const struct row_info *info;
+    float *y;
+    int rows, cols, ratio;
+    enum round round;
+};
+
+/* ---- hyper-connections ------------------------------------------------------------------------------- */
+
+#define HC_MAX 4
+
+/* hc_mix - the three mixes of a site, from the flattened streams:
+ *   m = (fn z) * rsqrt(mean(z^2) + eps), then pre, post and the Sinkhorn-normalised comb.
+ * shapes   x [rows][hc][dim]; fn [(2 + hc) * hc][hc * dim] f32; base [(2 + hc) * hc], scale [3] f32;
+ *          pre, post [rows][hc]; comb [rows][hc source][hc destination]
+ * units    iters counts column normalisations; hc_eps is added where the released code adds it
+ * tol 1e-5          source   docs/DECODE.md "hyper-connections" */
+struct hc_mix_args {
+    const float *x;
+    const struct mat *fn;
+    const float *base, *scale;
+    float *pre, *post, *comb;
+    int rows, hc, dim, iters;
+    float eps, hc_eps;
+};
+
+/* hc_collapse - y[r] = round(sum_i pre[r][i] x[r][i]).
+ * note     pre NULL is (1, 0, 0, ...): the identity of the first sublayer          tol 1e-6 */
+struct hc_collapse_args {
+    const float *x, *pre;
+    float *y;
+    int rows, hc, dim;
+    enum round round;
+};
+
+/* hc_expand - x[r][k] = round(post[r][k] y[r] + sum_j comb[r][j][k] x[r][j]), in place.          tol 1e-6 */
+struct hc_expand_args {
+    const float *y, *post, *comb;
+    float *x;
+    int rows, hc, dim;
+    enum round round;
+};
+
+/* hc_mean - y[r] = round((x[r][0] + ... + x[r][hc-1]) / hc), written with row distance ldy.          tol 1e-6 */
+struct hc_mean_args {
+    const float *x;
+    float *y;
+    int rows, hc, dim, ldy;
+    enum round round;
+};
+
+/* ---- attention --------------------------------------------------------------------------------------- */
+
+/* select - index scores of the visible entries of each row and the exact best of them.
+ *   score[j] = scale * sum_h wt[r][h] * max(0, q[r][h] . key_j),   j < n = (pos + 1) / ratio
+ * sel[r] holds the entries of the `topk` largest scores in ascending order, -1 behind them; larger score
+ * first, then lower entry; -0 equals +0. If n <= topk every entry is selected and nothing is scored.
+ * Candidates, two levels: with cand_out the blocks of `block` entries are ranked by their largest visible
+ * score, the newest block first of all, ties to the lower block, and the best `blocks` are written ascending,
+ * -1 behind them. With cand_in only entries of those blocks compete.
+ * shapes   q [rows][heads][dim]; wt [rows][heads]; keys: rows of dim values; sel [rows][topk];
+ *          cand_in, cand_out [rows][blocks]; scratch [workers][keys.cap] f32
+ * tol 0 on q.key sums whose products are exact; sets differ only among equal scores */
+struct select_args {
+    const float *q, *wt;
+    struct state_view keys;
+    const struct row_info *info;
+    const int32_t *cand_in;
+    int32_t *cand_out, *sel;
+    float *scratch;
+    int rows, heads, dim, ratio, topk, blocks, block;
+    float scale;
+};
+
+enum attend_span {
+    ATTEND_CAUSAL, /* positions pos - span + 1 .. pos */
+    ATTEND_BLOCK   /* p - span .. p + block - 1 with p the position of the slot's first row, for every row */
+};
+
+/* attend - one latent row is key and value of all heads; a sink enlarges the denominator only.
+ *   l_j = q . k_j * scale;  o = sum_j e^(l_j - m) k_j / (sum_j e^(l_j - m) + e^(sink - m)),  m over l and sink
+ * keys: window rows in ascending position, then the selected rows of `more` in the order of sel.
+ * shapes   q, o [rows][heads][dim], may not overlap; sink [heads]; sel [rows][topk], -1 ends; floor: rows
+ *          before head[slot].floor are not read if `head` is given (drafter rings)
+ *          scratch [workers][attend_scratch(...)] f32
+ * note     round ROUND_BF16 rounds the probabilities before the value product, not the denominator, and o
+ * tol 2e-6 * (1 + log2 keys) */
+struct attend_args {
+    const float *q, *sink;
+    struct state_view win, more; /* more.base NULL: none */
+    const struct slot_head *head;
+    const struct row_info *info;
+    const int32_t *sel;
+    float *o, *scratch;
+    int rows, heads, dim, span, topk, block;
+    enum attend_span mode;
+    float scale;
+    enum round round;
+};
+
+/* attend_scratch - f32 values of scratch one worker of attend needs. */
+static inline size_t attend_scratch(int dim, int span, int block, int topk)
+{
+    size_t keys = (size_t)(span + block + topk + MAT_TILE);
+
+    return keys * (size_t)(2 * dim + 8);
+}
+
+/* attend_gqa - plain causal attention over all positions <= pos; query head h reads kv head
+ * h / (heads / kv_heads).
+ * shapes   q, o [rows][heads][dim]; k, v: f32 rows of kv_heads * dim; scratch [workers][k.cap]          tol 1e-5 */
+struct attend_gqa_args {
+    const float *q;
+    struct state_view k, v;
+    const struct row_info *info;
+    float *o, *scratch;
+    int rows, heads, kv_heads, dim;
+    float scale;
+    enum round round;
+};
+
+/* ---- experts ----------------------------------------------------------------------------------------- */
+
+/* route - s = sqrt(softplus(logit * temp)); the k experts with the largest s + bias, ties to the lower id,
+ * listed by ascending id; weight = s / (sum of the k + 1e-20 if norm) * scale.
+ * shapes   logit [rows][experts]; bias [experts]; id, weight [rows][k]          tol 1e-6, ids equal unless tied */
+struct route_args {
+    const float *logit, *bias;
+    int32_t *id;
+    float *weight;
+    int rows, experts, k, norm;
+    float scale, temp;
+};
+
+/* moe - y[r] = sum over the row's experts, ascending, of w2 (weight * h) + shared w2 h,
+ *   h = round(weight * silu(min(w1 x, limit)) * clamp(w3 x, +-limit)); w1 x and w3 x are rounded;
+ * the shared expert comes last with weight 1. y is the f32 partial sum of this rank's share of the width.
+ * shapes   w1, w3, w2 [experts] mats of [inter][dim], [inter][dim], [dim][inter]; shared s1, s3, s2 or NULL;
+ *          id, weight [rows][k], id may be -1 (an expert that is not here); y [rows][dim];
+ *          scratch [rows * (k + 1)][2 * widest inter] f32
+ * tol 2e-6 * sqrt(dim) */
+struct moe_args {
+    const struct mat *w1, *w3, *w2, *s1, *s3, *s2;
+    const float *x, *weight;
+    const int32_t *id;
+    float *y, *scratch;
+    int rows, experts, k;
+    float limit;
+    enum round round;
+};
+
+/* ---- engram ------------------------------------------------------------------------------------------ */
+
+/* unshard - y[r] = the ranks' pieces of row r, side by side: piece i has width[i] values.
+ * shapes   x [ranks][rows][ldx], as a gather leaves it; y [rows][sum of width]          tol 0 */
+struct unshard_args {
+    const float *x;
+    float *y;
+    int width[RANKS_MAX];
+    int ranks, rows, ldx;
+};
+
+/* engram_gate - x[r][i] = round(x + g_i * val), g_i = sigmoid(sign(d) sqrt(max(|d|, 1e-6))),
+ *   d_i = sum_c x qw kw key * rsqrt(mean(x^2) + eps) * rsqrt(mean(key^2) + eps) * dim^-0.5
+ * shapes   x [rows][hc][dim]; kv [rows][(hc + 1)][dim], keys first; qw, kw [hc][dim] f32          tol 1e-5 */
+struct engram_gate_args {
+    const float *kv, *qw, *kw;
+    float *x;
+    int rows, hc, dim;
+    float eps;
+    enum round round;
+};
+
+/* ---- choices (pick.c) -------------------------------------------------------------------------------- */
+
+/* best - the k largest logits of each row as candidates: larger first, then lower id.
+ * shapes   logits [rows][cols]; cand [rows][k], k <= TOPK_MAX, padded with { -inf, -1 }
+ * units    ids count from id0; a NaN or +inf in a row gives { NaN, -1 } in its first place          tol 0 */
+struct best_args {
+    const float *logits;
+    struct candidate *cand;
+    int rows, cols, k, id0;
+};
+
+/* choose - one token a row from what the ranks gathered.
+ * greedy rows read best [ranks][rows][1]; sampled rows read full [ranks][rows][ldf] f32, where rank i
+ * holds width[i] logits, side by side the whole vocabulary.
+ * shapes   sampler [SLOTS_MAX] by slot; choice [rows]; full NULL if no row is sampled
+ * units    the position of a choice is info[r].pos + 1
+ * errors   a row without a finite logit fails the queue with -EBADMSG naming slot and row          tol 0 */
+struct choose_args {
+    const struct candidate *best;
+    const float *full;
+    const struct sampler *sampler;
+    const struct row_info *info;
+    int32_t *choice;
+    void *scratch; /* [workers][choose_scratch(vocab)] bytes */
+    int width[RANKS_MAX];
+    int ranks, rows, ldf;
+};
+
+static inline size_t choose_scratch(size_t vocab)
+{
+    return vocab * 24;
+}
+
+/* accept - for each segment the rows whose tokens became text:
+ *   n_ok = 1 + the largest m with tok[first + i] == choice[first + i - 1] for i = 1 .. m (0 if len is 0)
+ *   next = choice[first + n_ok - 1]
+ * shapes   seg [segs]; tok, choice [R]; n_ok, next [segs]          tol 0 */
+struct accept_args {
+    const struct segment *seg;
+    const int32_t *tok, *choice;
+    int32_t *n_ok, *next;
+    int segs;
+};
+
+/* commit - head[slot].pos += n_ok; head[slot].next = next; folds: base ^= 1, pend = n_ok.          tol 0 */
+struct commit_args {
+    const struct segment *seg;
+    const int32_t *n_ok, *next;
+    struct slot_head *head;
+    int segs;
+};
+
+/* markov - the drafter's chain over gathered candidates, one block of `block` rows a slot:
+ *   prev = anchor; for i: z[c] = cand[i][c].z + head[c] . embed[prev]; draft = keyed pick at pos + 1 + i;
+ *   conf[i] = proj . [h_i ; embed[prev]] (a logit); prev = draft
+ * Ties go to the lower id; sampled slots apply their sampler to the candidates.
+ * shapes   cand [ranks][rows][k]; rows = segs * block; h [rows][dim]; embed, head tables [vocab][rank];
+ *          proj [dim + rank] f32; draft, conf [rows]; z, if not NULL, [rows][ranks * k] refined candidates
+ * tol 1e-5, drafts equal unless within it */
+struct markov_args {
+    const struct candidate *cand;
+    const struct table *embed, *head;
+    const float *h, *proj;
+    const struct sampler *sampler;
+    const struct row_info *info;
+    int32_t *draft;
+    float *conf;
+    struct candidate *z;
+    int rows, block, ranks, k, dim;
+};
+
+/* ---- the table --------------------------------------------------------------------------------------- */
+
+/* Every backend fills every entry; the order is that of the file. */
+#define OP_LIST(OP)                                                                                \
+    OP(stage)                                                                                      \
+    OP(embed)                                                                                      \
+    OP(rmsnorm)                                                                                    \
+    OP(matmul)                                                                                     \
+    OP(add)                                                                                        \
+    OP(swiglu)                                                                                     \
+    OP(rope)                                                                                       \
+    OP(requant)                                                                                    \
+    OP(row_put)                                                                                    \
+    OP(pool)                                                                                       \
+    OP(hc_mix)                                                                                     \
+    OP(hc_collapse)                                                                                \
+    OP(hc_expand)                                                                                  \
+    OP(hc_mean)                                                                                    \
+    OP(select)                                                                                     \
+    OP(attend)                                                                                     \
+    OP(attend_gqa)                                                                                 \
+    OP(route)                                                                                      \
+    OP(moe)                                                                                        \
+    OP(unshard)                                                                                    \
+    OP(engram_gate)                                                                                \
+    OP(best)                                                                                       \
+    OP(choose)                                                                                     \
+    OP(accept)                                                                                     \
+    OP(commit)                                                                                     \
+    OP(markov)
+
+struct op_table {
+#define OP_ENTRY(name) void (*name)(struct queue *q, const struct name##_args *a);
+    OP_LIST(OP_ENTRY)
+#undef OP_ENTRY
+};
+
+#endif
