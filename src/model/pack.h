@@ -1,0 +1,81 @@
+/* pack - one rank's weights in one file that a decoder maps and never copies.
+ *
+ * File: 64-byte header (magic, version, offsets, sizes), data aligned to 256 bytes a weight, then a protobuf-c
+ * table of contents: family, the checkpoint's config.json, tokenizer.json, generation_config.json, named blobs
+ * that were derived while packing (the Engram token map), split, walk digest, and per weight its name, kind,
+ * dtype, share, offset, bytes and XXH3-128 digest. A pack is complete when its header says so: it is written
+ * under a temporary name, synced and renamed.
+ */
+#ifndef TANDEM_MODEL_PACK_H
+#define TANDEM_MODEL_PACK_H
+
+#include "src/model/walk.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define SET_DIGEST_BYTES 32
+
+struct pack;
+struct source;
+
+/* A named text or blob carried by the pack. */
+struct pack_blob {
+    const char *name;
+    const void *data;
+    size_t bytes;
+};
+
+struct pack_spec {
+    const char *family; /* name of the family */
+    struct pack_blob blobs[8]; /* config.json, tokenizer.json, ...; unused entries have no name */
+    const struct walk_part *parts;
+    int n_parts;
+    int rank, ranks;
+    uint8_t source_digest[32];
+};
+
+/* pack_write - this rank's share of a source into path; progress on stderr if it is a terminal.
+ * errors   -ENOENT/-EINVAL a tensor is missing or has another shape (named); -ENOSPC, -EACCES cannot write;
+ *          nothing is left behind but path itself, complete */
+int pack_write(const char *path, const struct pack_spec *spec, struct source *src);
+
+/* pack_open - map a pack and check its header, table of contents, sizes and offsets.
+ * errors   -ENOENT; -EINVAL not a pack, truncated, another version, a table that does not fit the file */
+int pack_open(const char *path, struct pack **out);
+void pack_close(struct pack *p);
+
+/* pack_bind - walk the parts and point every target into the map; every weight of the pack must be asked
+ * for, with its shape and share.   errors   -EINVAL naming the first difference */
+int pack_bind(struct pack *p, const struct walk_part *parts, int n_parts);
+
+/* pack_base - the mapped file, for backends that copy or register it. */
+const void *pack_base(const struct pack *p, size_t *bytes);
+
+const char *pack_family(const struct pack *p);
+int pack_rank(const struct pack *p);
+int pack_ranks(const struct pack *p);
+
+/* pack_find_blob - 1 if there is none; the bytes live as long as the pack and are NUL-terminated. */
+int pack_find_blob(const struct pack *p, const char *name, const char **data, size_t *bytes);
+
+/* pack_set_digest - SHA-256 over config, tokenizer, walk, split and the digests of all replicated weights:
+ * equal in the packs of all ranks of one split, different for other weights. */
+const uint8_t *pack_set_digest(const struct pack *p);
+
+/* pack_verify - read everything again and compare digests.   errors   -EBADMSG naming the first weight */
+int pack_verify(struct pack *p);
+
+/* pack_list - one line a weight on out (a FILE *): name, kind, dtype, share, bytes, digest. */
+void pack_list(const struct pack *p, void *out);
+
+/* pack_rows_fd - where the rows of a row table lie: an open descriptor, the byte offset of local column c's
+ * first row, and its number of rows. Owned by the pack. */
+int pack_rows_fd(const struct pack *p, int table, int column, int *fd, uint64_t *offset, int64_t *rows);
+
+/* source_digest - cheap key of a checkpoint folder for the cache: SHA-256 over config, tokenizer, index, shard
+ * headers, sizes and mtimes. */
+int source_digest(const char *folder, uint8_t out[32]);
+
+#endif

@@ -1,0 +1,58 @@
+/* source - where weights come from: named tensors of a checkpoint, read piece by piece.
+ *
+ * Implementers: source_hf.c (a folder with config.json and safetensors shards, with or without an index) and
+ * source_synth.c (weights from a hash of tensor name and element index, any size, nothing on disk but a
+ * config.json). Quantised formats add dtypes here and members to struct mat, not new tables.
+ */
+#ifndef TANDEM_MODEL_SOURCE_H
+#define TANDEM_MODEL_SOURCE_H
+
+#include "kernels/mat.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define TENSOR_RANK_MAX 8
+
+struct source;
+
+struct tensor {
+    enum dtype dtype;
+    int rank;
+    int64_t shape[TENSOR_RANK_MAX];
+    uint64_t elements;
+    int shard;       /* the implementer's file number */
+    uint64_t offset; /* byte offset inside that file */
+};
+
+struct source_ops {
+    const char *name;
+    /* find - positive 1 if there is no tensor of this name */
+    int (*find)(struct source *s, const char *name, struct tensor *out);
+    /* read - `bytes` bytes from byte `at` of the tensor; -EIO names file, tensor and offset */
+    int (*read)(struct source *s, const char *name, const struct tensor *t, uint64_t at, void *buf, size_t bytes);
+    /* unused - calls fn for every tensor that find was never asked for, in file order */
+    void (*unused)(struct source *s, void (*fn)(void *arg, const char *name), void *arg);
+    void (*close)(struct source *s);
+};
+
+struct source {
+    const struct source_ops *ops;
+};
+
+/* source_hf_open - a checkpoint folder.
+ * errors   -ENOENT missing folder, index or shard; -EINVAL a broken header, index or tensor, named with
+ *          file, tensor and offset; -EIO */
+int source_hf_open(const char *folder, struct source **out);
+
+/* source_synth_open - values of dtype for every tensor asked for; `expect` is told the shape by the walk. */
+int source_synth_open(uint64_t seed, enum dtype dtype, struct source **out);
+
+/* source_weight - a whole-weight view that hides the three generations of names: finds the tensor of a
+ * released name, or its Transformers name, or the slice of a fused one ([experts][2 * inter][dim] and the
+ * like), checks rows x cols (rank 1 tensors are rows x 1), and tells where row 0 begins.
+ * errors   1 if there is none; -EINVAL for another shape or an unsupported type, naming both */
+int source_weight(struct source *s, const char *released, int64_t rows, int64_t cols, struct tensor *t,
+                  char *name, size_t name_bytes, uint64_t *first_element);
+
+#endif

@@ -1,0 +1,77 @@
+/* walk - one description of a model's weights for sizing, packing, digests and binding.
+ *
+ * A family (and a drafter) names its weights in one function that calls walk_mat, walk_table, walk_vec and
+ * walk_rows in a fixed order. What happens at each call depends on the walk: count bytes, read from a source
+ * and write this rank's share into a pack, compare with a pack's table of contents, or bind pointers into a
+ * mapped pack. Sharding is an argument here and nowhere else.
+ *
+ * Shares: a sharded dimension of `n` values in units of `unit` has n / unit blocks; of B blocks the first
+ * B % ranks ranks get one more than the others; a share may be empty.
+ */
+#ifndef TANDEM_MODEL_WALK_H
+#define TANDEM_MODEL_WALK_H
+
+#include "kernels/mat.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+enum shard { SHARD_NONE, SHARD_ROWS, SHARD_COLS };
+
+enum weight_kind {
+    WEIGHT_MAT,   /* tiles, kept in the source's type */
+    WEIGHT_TABLE, /* row-major, kept in the source's type */
+    WEIGHT_VEC,   /* f32 vector; cols is 1 */
+    WEIGHT_ROWS   /* rows of a row store: never resident, read one by one */
+};
+
+#define WEIGHT_NAME_MAX 160
+
+struct weight {
+    char name[WEIGHT_NAME_MAX]; /* the released name, e.g. layers.3.attn.wq_a.weight */
+    enum weight_kind kind;
+    int64_t rows, cols; /* of the whole weight */
+    enum shard shard;
+    int64_t first, count; /* this rank's share of the sharded dimension; all of it if SHARD_NONE */
+};
+
+/* This rank's part of an n-gram table: `count` hash columns from column `first`, each a run of rows. */
+struct row_table {
+    int id;          /* number of the table inside the pack, in walk order */
+    int first, count;
+    int cols;        /* values in a row */
+    enum dtype dtype;
+};
+
+struct walk {
+    /* visit - called once a weight; target is a struct mat *, struct table *, const float ** or struct
+     * row_table * by kind. A negative result ends the walk: it is kept in err and later calls do nothing. */
+    int (*visit)(struct walk *w, const struct weight *d, void *target);
+    int rank, ranks;
+    int err;
+};
+
+/* A walk's description: what packs, sizes and binds call. */
+struct walk_part {
+    void (*weights)(void *object, struct walk *w);
+    void *object;
+};
+
+/* share_of - the blocks of `blocks` that belong to rank: writes first and count. */
+void share_of(int64_t blocks, int rank, int ranks, int64_t *first, int64_t *count);
+
+/* walk_mat - a matrix [rows][cols] for y = W x, sharded in units of `unit` along the sharded dimension.
+ * The printf arguments make the released name. */
+__attribute__((format(printf, 7, 8))) void walk_mat(struct walk *w, struct mat *m, int rows, int cols,
+                                                    enum shard shard, int unit, const char *fmt, ...);
+__attribute__((format(printf, 6, 7))) void walk_table(struct walk *w, struct table *t, int rows, int cols,
+                                                      enum shard shard, const char *fmt, ...);
+/* walk_vec - n values, widened to f32; any source shape with n elements. */
+__attribute__((format(printf, 6, 7))) void walk_vec(struct walk *w, const float **v, int n, enum shard shard,
+                                                    int unit, const char *fmt, ...);
+/* walk_rows - an n-gram table whose hash columns are `columns` runs of rows, split by whole columns;
+ * column i has prime[i] rows of cols values. */
+__attribute__((format(printf, 6, 7))) void walk_rows(struct walk *w, struct row_table *t, const int64_t *prime,
+                                                     int columns, int cols, const char *fmt, ...);
+
+#endif
