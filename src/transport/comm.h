@@ -1,0 +1,138 @@
+/* comm - sums and gathers over the ranks, in the order of a queue.
+ *
+ * Law: after a call every rank holds the same bits. A partial is rounded to the wire type first, one's own
+ * too, and the rounded ones are added in rank order with plain f32 adds:
+ *
+ *   p_r = round_wire(x of rank r)        y = f32(p_0);  y = y + f32(p_r) for r = 1 .. world - 1
+ *
+ * Calls are queued work and return nothing. A comm keeps its first error, ignores what follows (x and out
+ * then hold garbage that nobody may commit), and check returns it once a round. On host backends a call has
+ * run when it returns and the queue may be NULL.
+ *
+ * The route of a call depends on its site and size only. A site numbers the call in the program, 0 ..
+ * COMM_SITES - 1, the same on all ranks; site 0 is the barrier's. Ranks that meet at different sites or with
+ * different sizes run different programs: that is an error which names both.
+ */
+#ifndef TANDEM_TRANSPORT_COMM_H
+#define TANDEM_TRANSPORT_COMM_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "src/transport/link.h"
+
+struct queue;
+struct comm;
+
+enum { COMM_SITES = 4096, COMM_WORLD_MAX = 8 };
+
+enum comm_wire { COMM_BF16, COMM_F32 }; /* setting `partials`: bf16, fp32 */
+
+enum comm_cap {
+    COMM_CAPTURE = 1, /* calls may be captured into a graph */
+    COMM_DEVICE = 2   /* x, in and out may be device memory that the host cannot read */
+};
+
+/* comm_stats - since the last comm_stats_take; of this rank */
+struct comm_stats {
+    uint64_t exchanges;
+    uint64_t bytes;   /* sent to each peer */
+    uint64_t wait_ns; /* from the last send to the last flag: wire and lateness of the peers */
+    uint64_t wait_max_ns;
+    uint64_t move_ns; /* rounding, copying, adding */
+};
+
+struct comm_ops {
+    const char *name; /* setting `comm` */
+    unsigned caps;
+
+    /* sum - x [n] f32 becomes the sum over the ranks; any n, slot by slot */
+    void (*sum)(struct comm *c, struct queue *q, int site, float *x, size_t n);
+    /* gather - out [world][bytes]: rank r's in at out + r * bytes. in may be its own place in out. */
+    void (*gather)(struct comm *c, struct queue *q, int site, const void *in, void *out,
+                   size_t bytes);
+    /* barrier - host call, never in a round; result as check */
+    int (*barrier)(struct comm *c);
+    /* check - the first error of the calls since open, 0 if none. It stays.
+     * errors   -ECONNRESET a peer is gone, -ECANCELED aborted, -EPROTO the ranks differ in site or size,
+     *          -ETIMEDOUT wait_limit_ms, -EINVAL site out of range */
+    int (*check)(struct comm *c);
+    /* abort - every wait of this rank ends within 1 ms. Any thread, any number of times. */
+    void (*abort)(struct comm *c, const char *why);
+    void (*close)(struct comm *c);
+};
+
+struct comm {
+    const struct comm_ops *ops;
+    int rank, world;
+    struct comm_stats stats; /* written by the calls, so read it after the queue's wait */
+};
+
+struct comm_settings {
+    enum comm_wire partials;
+    size_t slot_bytes; /* a multiple of 4096, below 16 MiB; longer calls go in pieces of this */
+    int spin_us;       /* link.h */
+    int wait_limit_ms; /* -1: none */
+    uint32_t
+        first_seq; /* number of the exchange before the first; equal on all ranks, 0 outside of tests */
+};
+
+static inline void comm_sum(struct comm *c, struct queue *q, int site, float *x, size_t n)
+{
+    c->ops->sum(c, q, site, x, n);
+}
+
+static inline void comm_gather(struct comm *c, struct queue *q, int site, const void *in, void *out,
+                               size_t bytes)
+{
+    c->ops->gather(c, q, site, in, out, bytes);
+}
+
+static inline int comm_check(struct comm *c)
+{
+    return c->ops->check(c);
+}
+
+static inline int comm_barrier(struct comm *c)
+{
+    return c->ops->barrier(c);
+}
+
+static inline void comm_abort(struct comm *c, const char *why)
+{
+    c->ops->abort(c, why);
+}
+
+/* comm_close - collective by convention, never by waiting; NULL is fine */
+static inline void comm_close(struct comm *c)
+{
+    if (c)
+        c->ops->close(c);
+}
+
+/* comm_stats_take - the counters since the last take, then zero */
+static inline struct comm_stats comm_stats_take(struct comm *c)
+{
+    struct comm_stats s = c->stats;
+
+    c->stats = (struct comm_stats){ 0 };
+    return s;
+}
+
+/* comm_self_open - one rank: a sum only rounds to the wire type. errors: -ENOMEM */
+int comm_self_open(const struct comm_settings *s, struct comm **out);
+
+/* comm_link_open - the one-shot exchange over links: everybody sends its slot to everybody, then adds.
+ *
+ * Two slots by parity suffice: a peer starts exchange k + 2 only after it has every rank's k + 1, and that was
+ * sent after k had been read.
+ *
+ * in       links [world], the own entry is NULL; all of one kind, one channel. Registers on each, so the
+ *          peers must open theirs at the same time
+ * owns     its memory; borrows the links until close
+ * errors   -EINVAL settings; -ENOMEM; those of link reg
+ */
+int comm_link_open(struct link *const *links, int rank, int world, const struct comm_settings *s,
+                   struct comm **out);
+
+#endif
