@@ -60,7 +60,10 @@ struct slot_head {
 };
 static_assert(sizeof(struct slot_head) == 32, "slot_head is shared with devices");
 
-/* One slot's part of a window: rows first .. first + len - 1 of the window belong to slot. */
+/* One slot's part of a window: rows first .. first + len - 1 of the window belong to slot. The tokens of a
+ * SEG_KNOWN segment are text already (a prompt's chunk): all of its rows are kept. */
+enum segment_flag { SEG_KNOWN = 1 };
+
 struct segment {
     int32_t slot, first, len, flags;
 };
@@ -236,7 +239,8 @@ struct hc_collapse_args {
     enum round round;
 };
 
-/* hc_expand - x[r][k] = round(post[r][k] y[r] + sum_j comb[r][j][k] x[r][j]), in place.          tol 1e-6 */
+/* hc_expand - x[r][k] = round(post[r][k] round(y[r]) + sum_j comb[r][j][k] x[r][j]), in place.
+ * note     y is a sum over ranks that nobody has rounded yet          tol 1e-6 */
 struct hc_expand_args {
     const float *y, *post, *comb;
     float *x;
@@ -410,6 +414,7 @@ static inline size_t choose_scratch(size_t vocab)
 /* accept - for each segment the rows whose tokens became text:
  *   n_ok = 1 + the largest m with tok[first + i] == choice[first + i - 1] for i = 1 .. m (0 if len is 0)
  *   next = choice[first + n_ok - 1]
+ * A SEG_KNOWN segment gets n_ok = len and next = -1; its choices are not read.
  * shapes   seg [segs]; tok, choice [R]; n_ok, next [segs]          tol 0 */
 struct accept_args {
     const struct segment *seg;

@@ -1,0 +1,63 @@
+/* exec - what a forward pass runs with: ops, queue, scratch and the ranks' sums.
+ *
+ * The arena is a bump allocator over one device allocation. Its size is found by running a forward pass dry:
+ * with exec_dry every op and collective does nothing and the arena only counts.
+ */
+#ifndef TANDEM_MODEL_EXEC_H
+#define TANDEM_MODEL_EXEC_H
+
+#include "kernels/ops.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+
+struct comm;
+struct device;
+struct queue;
+
+struct arena {
+    char *base;  /* NULL while measuring */
+    size_t size; /* bytes at base */
+    size_t used, peak;
+};
+
+struct exec {
+    const struct op_table *op;
+    struct queue *q;
+    struct arena *tmp;
+    struct comm *comm;
+    int workers;      /* of the device: what per-worker scratch is sized by */
+    enum round round; /* of activations: ROUND_NONE at fp32, ROUND_BF16 at bf16 */
+};
+
+/* arena_take - bytes from the arena, aligned to 256. Asserts that they fit: the dry run sized it. */
+void *arena_take(struct arena *a, size_t bytes);
+
+static inline float *arena_f32(struct arena *a, size_t n)
+{
+    return arena_take(a, n * sizeof(float));
+}
+
+static inline int32_t *arena_i32(struct arena *a, size_t n)
+{
+    return arena_take(a, n * sizeof(int32_t));
+}
+
+/* arena_mark, arena_reset - give back everything taken since the mark. */
+static inline size_t arena_mark(const struct arena *a)
+{
+    return a->used;
+}
+
+static inline void arena_reset(struct arena *a, size_t mark)
+{
+    a->used = mark;
+}
+
+/* exec_dry - an exec whose ops and collectives do nothing; x->tmp counts. `like` gives workers and round. */
+void exec_dry(struct exec *x, struct arena *a, const struct exec *like, struct comm *self);
+
+/* exec_arena - allocate the arena that the dry runs measured.   errors   -ENOMEM */
+int exec_arena(struct exec *x, struct device *d, size_t peak);
+
+#endif

@@ -1,0 +1,85 @@
+/* family - what a model is: its config, weights, states and forward pass, behind one table.
+ *
+ * Implementers: family_deepseek_v41.c, family_dense.c. A model object is made from a config alone; pack_bind
+ * over its weights and model ready give it tensors.
+ *
+ *   open(config) -> split(ranks) -> states, weights -> [pack_write | pack_bind -> ready] -> forward ... -> close
+ */
+#ifndef TANDEM_MODEL_FAMILY_H
+#define TANDEM_MODEL_FAMILY_H
+
+#include "src/model/pack.h"
+#include "src/model/slot.h"
+#include "src/model/walk.h"
+#include "src/model/window.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+
+struct exec;
+struct json;
+struct model;
+struct row_store;
+struct tokenizer;
+
+struct family_ops {
+    const char *name;
+
+    /* open - read a config.json; every key that changes the arithmetic is understood or refused by name.
+     * errors   -EINVAL */
+    int (*open)(const struct json *config, bool cache_quant, struct model **out);
+
+    /* split - fix the rank; dimensions that cannot be cut into ranks are refused by name.   errors   -EINVAL */
+    int (*split)(struct model *m, int rank, int ranks);
+
+    /* derive - what packs carry besides weights (the Engram token map), made from the tokenizer; the blob is
+     * the model's. 1 if there is nothing to carry. */
+    int (*derive)(struct model *m, const struct tokenizer *t, struct pack_blob *out);
+
+    void (*states)(struct model *m, struct state_list *l);
+    void (*weights)(void *m, struct walk *w);
+
+    /* ready - after bind: device tables and what was derived while packing.   errors   -ENOMEM, -EINVAL */
+    int (*ready)(struct model *m, struct device *d, const struct pack *p);
+
+    /* stage - host work that a window's ids allow: n-gram rows into w->h_engram. Before window_upload.
+     * errors   -EIO from the row store */
+    int (*stage)(struct model *m, const struct slot_pool *p, struct row_store *s, struct window *w);
+
+    /* forward - logits (if w->head) and taps of the window's rows; states of the rows are written.
+     * rows     a row's result depends on its slot's rows up to itself alone, bit for bit
+     * ranks    every rank computes the same streams; logits are this rank's share of the vocabulary
+     * order    queue order; may be captured; no checks inside */
+    void (*forward)(struct model *m, struct exec *x, const struct slot_pool *p, struct window *w);
+
+    void (*close)(struct model *m);
+};
+
+struct model {
+    const struct family_ops *ops;
+    bool cache_quant;
+    int rank, ranks;
+    int vocab, vocab_share, vocab_first; /* this rank's logits are ids first .. first + share - 1 */
+    int dim, layers, context_max;
+    int tap_cols; /* values of a row of taps; 0: none */
+    int tables;   /* n-gram tables */
+    int engram_ld[WINDOW_TABLES];
+    int bos, eos[4], n_eos;
+    int sites; /* exchange sites the forward uses: 0 .. sites - 1; drafters number theirs behind them */
+
+    /* what drafters share with the model */
+    const struct table *embed;
+    const struct mat *head;
+};
+
+/* family_find - by the `model_type` (or architecture) of a config.json.
+ * errors   -EINVAL naming the type and what is supported */
+int family_find(const struct json *config, const struct family_ops **out);
+
+/* family_named - by the family name that a pack carries.   errors   -EINVAL */
+int family_named(const char *name, const struct family_ops **out);
+
+/* model_widths - the vocabulary shares of all ranks: width[r] for r < ranks; returns the widest. */
+int model_widths(const struct model *m, int width[RANKS_MAX]);
+
+#endif
