@@ -14,6 +14,7 @@
 #define TANDEM_KERNELS_OPS_H
 
 #include "kernels/mat.h"
+#include "src/base/limits.h"
 
 #include <assert.h>
 #include <stddef.h>
@@ -21,10 +22,7 @@
 
 struct queue;
 
-#define SLOTS_MAX 4
-#define WINDOW_MAX 16  /* rows of one slot when verifying */
-#define RANKS_MAX 8
-#define TOPK_MAX 64    /* candidates a rank offers for one drafted row */
+#define TOPK_MAX 64 /* candidates a rank offers for one drafted row */
 
 enum round { ROUND_NONE, ROUND_BF16 };
 

@@ -13,10 +13,8 @@
 #include <stdio.h>
 
 #include "src/base/hash.h"
+#include "src/base/limits.h"
 
-#define RANKS_MAX 8
-#define SLOTS_MAX 4
-#define WINDOW_MAX 16
 #define CONFIG_AUTO (-1) /* value of an int setting that says "auto" */
 
 enum numerics { NUMERICS_FP32, NUMERICS_BF16, NUMERICS_RELEASED };
