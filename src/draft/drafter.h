@@ -17,6 +17,7 @@
 #include <stdint.h>
 
 struct device;
+struct drafter;
 struct exec;
 struct json;
 struct model;

@@ -1,0 +1,138 @@
+/* deepseek_v41 - the pieces of a V4.1 layer, shared by the family and by its DSpark drafter.
+ *
+ * A layer is two sites of hyper-connections around attention and experts:
+ *
+ *   mix(X, attn) -> collapse(X, pre of the sublayer before) -> norm -> attention -> sum -> expand
+ *   mix(X, ffn)  -> collapse(X, pre of the attention site)  -> norm -> experts   -> sum -> expand
+ *
+ * Names follow the released checkpoint. source  docs/DECODE.md "deepseek_v41"
+ */
+#ifndef TANDEM_MODEL_DEEPSEEK_V41_H
+#define TANDEM_MODEL_DEEPSEEK_V41_H
+
+#include "kernels/ops.h"
+#include "src/model/slot.h"
+#include "src/model/walk.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct device;
+struct exec;
+
+#define V41_LAYERS_MAX 128
+
+/* Everything the arithmetic depends on, from config.json. */
+struct v41_arch {
+    int vocab, dim, layers, heads, head_dim, rope_dims, q_rank, o_groups, o_rank;
+    int inter, experts, top_k, shared_inter;
+    bool norm_topk;
+    float routed_scale, gate_temp, limit, eps;
+    int hc, hc_iters;
+    float hc_eps;
+    int window;
+    int ratio[V41_LAYERS_MAX];        /* 0: window only */
+    int kv_source[V41_LAYERS_MAX];    /* layer whose compressed rows are read; -1 at ratio 0 */
+    int index_source[V41_LAYERS_MAX]; /* layer whose selection is used; -1 at ratio 0 */
+    int cand_layer, cand_blocks, cand_block; /* cand_layer -1: no candidates */
+    int index_heads, index_dim, index_topk;
+    double rope_theta, compress_theta, yarn_factor, yarn_fast, yarn_slow;
+    int yarn_original;
+    int tap_layer[8], taps;
+    int engram_layer[4], engrams, engram_orders, engram_heads, engram_dim, engram_bound, engram_classes;
+    int engram_pad;
+    /* DSpark */
+    int stages, block, noise, markov_rank, draft_experts, draft_top_k;
+    int bos, eos[4], n_eos;
+    int context_max;
+};
+
+struct v41_site {
+    struct mat fn;
+    const float *base, *scale;
+};
+
+/* Routed and shared experts; the arrays on the device are made by v41_layer_ready. */
+struct v41_experts {
+    int n, k, inter; /* inter: this rank's widest share, for scratch */
+    struct mat gate;
+    const float *bias;
+    struct mat *w1, *w3, *w2;          /* host, [n] */
+    const struct mat *d_w1, *d_w3, *d_w2; /* device, [n] */
+    struct mat s1, s3, s2;
+    const struct mat *d_s1, *d_s3, *d_s2; /* device */
+};
+
+struct v41_layer {
+    int index;   /* of the layer: numbers its exchange sites */
+    int ratio, heads, groups; /* heads and groups: this rank's */
+    struct mat wq_a, wq_b, wkv, wo_a, wo_b;
+    const float *q_norm, *kv_norm, *sink, *attn_norm, *ffn_norm;
+    struct v41_site hc_attn, hc_ffn;
+    struct v41_experts moe;
+    /* what only sources own */
+    bool kv_owner, index_owner, cand_owner, cand_user;
+    struct mat c_wkv, c_wgate, i_wk, i_wq_b, i_weights;
+    const float *c_norm, *i_k_norm;
+    /* states: index into the pool's views, -1 if the layer has none */
+    int win, raw, comp, keys;
+    const float *freq; /* device, [rope_dims / 2] */
+    int site;          /* its exchanges are site and site + 1 */
+};
+
+/* The rows a layer runs on: those of a window, or a drafter's blocks. */
+struct v41_rows {
+    const struct row_info *info; /* device, [rows] */
+    int rows;
+    enum attend_span mode;
+    int block;                    /* rows of a slot's block in ATTEND_BLOCK */
+    const struct slot_head *head; /* with floors, or NULL */
+};
+
+/* What passes from layer to layer inside one forward. */
+struct v41_pass {
+    float *pre;     /* [rows][hc] mix for the next collapse, NULL before the first sublayer */
+    float *spare;   /* [rows][hc] */
+    int32_t *sel;   /* [rows][index_topk] selection of the newest index source, NULL if none exists */
+    int32_t *cand;  /* [rows][cand_blocks], NULL if none exists */
+};
+
+/* v41_arch_read - from config.json, released or text_config layout; both spellings of keys.
+ * errors   -EINVAL a key is missing, out of range, or asks for arithmetic that is not implemented: named */
+struct json;
+int v41_arch_read(const struct json *config, struct v41_arch *out);
+
+/* v41_layer_init - roles, local sizes and site of a layer; experts as given (a drafter has fewer). */
+void v41_layer_init(struct v41_layer *l, const struct v41_arch *a, int index, int ratio, int experts, int top_k,
+                    int ranks, int site);
+
+/* v41_layer_states - the layer's states; keys and compressed rows only where the layer owns them.
+ * ring_extra: rows beyond the window's that its ring must keep (a drafter's block) */
+void v41_layer_states(struct v41_layer *l, const struct v41_arch *a, bool cache_quant, struct state_list *s);
+
+/* v41_layer_weights - walk a layer's weights under a prefix ("layers.3", "mtp.0"). Allocates the host arrays of
+ * experts on first use.   errors   in the walk */
+void v41_layer_weights(struct v41_layer *l, const struct v41_arch *a, struct walk *w, const char *prefix);
+
+/* v41_layer_ready - device copies of the expert arrays.   errors   -ENOMEM */
+int v41_layer_ready(struct v41_layer *l, struct device *d);
+void v41_layer_free(struct v41_layer *l, struct device *d);
+
+/* v41_freqs - a device table of rotation frequencies, with or without YaRN.   errors   -ENOMEM */
+int v41_freqs(const struct v41_arch *a, struct device *d, bool compressed, const float **out);
+
+/* v41_window_rows - key rows of n [rows][dim] into the layer's ring: norm(wkv n), rotated, stored. */
+void v41_window_rows(const struct v41_arch *a, const struct v41_layer *l, struct exec *x, const struct slot_pool *p,
+                     const struct v41_rows *r, const float *n);
+
+/* v41_layer_forward - the layer on streams X [rows][hc][dim], in place; `comp` and `keys` name the states of the
+ * layer's kv source. */
+void v41_layer_forward(const struct v41_arch *a, const struct v41_layer *l, const struct v41_layer *kv_source,
+                       struct exec *x, const struct slot_pool *p, const struct v41_rows *r, struct v41_pass *s,
+                       float *X);
+
+/* v41_model_arch - the arch of an open deepseek_v41 model; NULL for another family. */
+struct model;
+const struct v41_arch *v41_model_arch(const struct model *m);
+
+#endif
