@@ -39,7 +39,7 @@ int json_read(const char *path, size_t max_bytes, int max_depth, struct json **o
 void json_close(struct json *root);
 
 /* What a value is. Nothing here fails. */
-enum json_type json_type(const struct json *v);
+enum json_type json_type_of(const struct json *v);
 bool json_is(const struct json *v, enum json_type type); /* false for v == NULL */
 
 /* json_path - "name: path.to.value" or "name: path[3]" into buf, cut to cap; returns buf. For messages. */
@@ -78,8 +78,8 @@ int json_i64(const struct json *o, const char *key, int64_t lo, int64_t hi, int6
 int json_f64(const struct json *o, const char *key, double *out);
 int json_bool(const struct json *o, const char *key, bool *out);
 int json_str(const struct json *o, const char *key, const char **out);
-int json_array(const struct json *o, const char *key, const struct json **out);
-int json_object(const struct json *o, const char *key, const struct json **out);
+int json_get_array(const struct json *o, const char *key, const struct json **out);
+int json_get_object(const struct json *o, const char *key, const struct json **out);
 
 /* json_opt_* - the same, but absent or null is fine and leaves *out as the caller set it. */
 int json_opt_int(const struct json *o, const char *key, int lo, int hi, int *out);
@@ -103,8 +103,8 @@ int json_opt_object(const struct json *o, const char *key, const struct json **o
  *     r = json_write_line(&w, file);
  *
  * key is the member's name inside an object and NULL elsewhere. The output is always valid UTF-8 JSON:
- * bytes that are not UTF-8 become U+FFFD, a real that is not finite becomes null, reals have the fewest
- * digits that read back as the same bits.
+ * bytes that are not UTF-8 become U+FFFD, a real that is not finite becomes null, reals have digits
+ * enough to read back as the same bits.
  *
  * errors   kept: the first one (-ENOMEM) makes the calls that follow do nothing, json_writer_text and
  *          json_write_line return it
@@ -118,7 +118,7 @@ struct json_writer {
     int err;
 };
 
-#define JSON_WRITER_DEPTH 63
+#define JSON_DEPTH_MAX 63
 
 void json_writer_init(struct json_writer *w);
 void json_writer_reset(struct json_writer *w); /* start a new text, forget the error */
@@ -140,7 +140,7 @@ void json_put_strn(struct json_writer *w, const char *key, const char *s, size_t
 /* json_writer_text - the text so far, NUL-terminated and borrowed until the next call; 0 or the kept error. */
 int json_writer_text(struct json_writer *w, const char **text, size_t *bytes);
 
-/* json_write_line - the whole text and a newline to f, then reset.
+/* json_write_line - the whole text and a newline to f, flushed, then reset.
  * errors   the kept error, or the errno of the write, unlogged: the caller knows the file's name
  */
 int json_write_line(struct json_writer *w, FILE *f);
