@@ -119,6 +119,9 @@ static inline struct comm_stats comm_stats_take(struct comm *c)
     return s;
 }
 
+/* comm_find - the table of this name (setting `comm`); -EINVAL with a line that lists the names */
+int comm_find(const char *name, const struct comm_ops **out);
+
 /* comm_self_open - one rank: a sum only rounds to the wire type. errors: -ENOMEM */
 int comm_self_open(const struct comm_settings *s, struct comm **out);
 

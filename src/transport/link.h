@@ -27,7 +27,7 @@
 enum {
     LINK_FLAG_STRIDE = 128, /* bytes from flag to flag: one writer a line */
     LINK_SLOTS_MAX = 64,
-    LINK_PENDING = 1 /* outcome of poll: bytes of earlier sends have not left yet */
+    LINK_SLOT_BYTES_MAX = (1 << 24) - 16 /* what the units of a comm tag can say */
 };
 
 enum link_cap {
@@ -38,6 +38,7 @@ enum link_cap {
 };
 
 struct link;
+struct link_bell;
 
 /* link_mem - the two ends of one link in this process. The caller sets the first four fields and keeps the
  * outbox until unreg; reg sets the others. Slots and slot_bytes are the same on both ends. */
@@ -65,11 +66,11 @@ struct link_ops {
     int (*send)(struct link *l, const struct link_mem *m, size_t off, size_t len, uint64_t tag);
 
     /* poll - move what is due without blocking: unfinished sends on, arrived bytes into the inbox.
-     * result   0, or LINK_PENDING
      * errors   -ECONNRESET the peer is gone, -ECANCELED aborted, -EPROTO what came is no frame (logged) */
     int (*poll)(struct link *l);
 
-    /* abort - every wait on this link ends within 1 ms with -ECANCELED. Any thread, any number of times. */
+    /* abort - every wait on this link ends within 1 ms with -ECANCELED; the peer sees a rank that is gone.
+     * Any thread, any number of times. */
     void (*abort)(struct link *l);
 
     /* close - after unreg; nobody else may hold the link any more */
@@ -79,8 +80,13 @@ struct link_ops {
 struct link {
     const struct link_ops *ops;
     int rank, peer, channel;
-    int fd; /* what a sleeping waiter hands to poll(2); -1: it sleeps on the flag */
+    int pending; /* sends of which bytes have not left; each needs more polls of this thread */
+    int fd;      /* what a sleeping waiter hands to poll(2); -1: it sleeps on the bell */
+    struct link_bell *bell; /* rings with every tag where LINK_WAKES is set, and on abort */
 };
+
+/* link_find - the table of this name (setting `link`); -EINVAL with a line that lists the names */
+int link_find(const char *name, const struct link_ops **out);
 
 /* link_flag - the flag of a slot: the last tag that the peer sent to it, 0 before the first. Whoever reads
  * payload loads it with acquire before. */
@@ -106,7 +112,7 @@ struct link_wait {
 int link_wait_flag(const struct link_wait *w, struct link *l, const struct link_mem *m, int slot,
                    uint64_t seen, uint64_t *now);
 
-/* link_wait_sent - until no link of the set has bytes left to place. Errors as above. */
+/* link_wait_sent - until no link of the set is pending. Errors as above. */
 int link_wait_sent(const struct link_wait *w);
 
 /* link_loop_open - the two ends of a link between two threads of this process, each to be closed by its

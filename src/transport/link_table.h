@@ -1,0 +1,11 @@
+/* link_table - the implementers that link.c lists; the one on sockets and the two in memory. */
+#ifndef TANDEM_TRANSPORT_LINK_TABLE_H
+#define TANDEM_TRANSPORT_LINK_TABLE_H
+
+#include "src/transport/link.h"
+
+extern const struct link_ops link_loop_ops;
+extern const struct link_ops link_tcp_ops;
+extern const struct link_ops link_shm_ops;
+
+#endif
