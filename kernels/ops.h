@@ -100,6 +100,7 @@ static_assert(sizeof(struct candidate) == 8, "candidate crosses the wire");
 /* ---- window and embedding ---------------------------------------------------------------------------- */
 
 /* stage - expand segments to rows: info[first + i] = { slot, head[slot].pos + i, tok[first + i], first }.
+ * note     tok -1 is the slot's pending token, head[slot].next: drafters start from it on the device
  * tol 0 */
 struct stage_args {
     const struct segment *seg;    /* [segs] */
