@@ -40,7 +40,8 @@ struct proposal {
 struct drafter_ops {
     const char *name;
     unsigned caps;
-    /* open - 1 if the checkpoint has no such drafter.   errors   -EINVAL a config it cannot serve, by name */
+    /* open - for a model that is split; 1 if the checkpoint has no such drafter.
+     * errors   -EINVAL a config it cannot serve, by name; -ENOMEM */
     int (*open)(const struct json *config, struct model *m, struct drafter **out);
     void (*states)(struct drafter *d, struct state_list *l);
     void (*weights)(void *d, struct walk *w);
@@ -50,7 +51,9 @@ struct drafter_ops {
     void (*reset)(struct drafter *d, struct exec *x, struct slot_pool *p, int slot, int first);
     /* observe - queue what the window's committed rows teach; rows behind n_ok are rewritten later */
     void (*observe)(struct drafter *d, struct exec *x, const struct slot_pool *p, struct window *w);
-    /* propose - queue a pass for p->slot[]; anchors and positions are read from the slots' heads.
+    /* propose - queue a pass for p->slot[]; anchors and positions are read from the slots' heads, by drafters
+     * without DRAFTER_DEVICE from the pool's pos and ids, and those use neither x nor the queue.
+     * in       sampler [SLOTS_MAX] by slot, host memory
      * order    every rank calls it in the same order; may be captured on devices */
     void (*propose)(struct drafter *d, struct exec *x, const struct slot_pool *pool, struct proposal *p,
                     const struct sampler *sampler);
