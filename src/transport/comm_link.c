@@ -75,7 +75,7 @@ static uint8_t *out_slot(struct comm_link *c)
 static int exchange(struct comm_link *c, int site, size_t bytes)
 {
     uint32_t seq = c->seq + 1;
-    int me = c->base.rank, world = c->base.world, s = (int)(seq & 1), r;
+    int me = c->base.rank, world = c->base.world, s = (int)(seq & 1), r, late;
     size_t off = (size_t)s * c->slot_bytes, units = (bytes + UNIT_BYTES - 1) / UNIT_BYTES;
     uint64_t tag = tag_of(seq, site, units);
     int64_t start;
@@ -102,9 +102,9 @@ static int exchange(struct comm_link *c, int site, size_t bytes)
             return tag_differs(c, p, tag, got);
         c->seen[p][s] = tag;
     }
-    r = link_wait_sent(&c->wait);
+    r = link_wait_sent(&c->wait, &late);
     if (r < 0)
-        return link_failed(c, r, tag, (me + 1) % world);
+        return link_failed(c, r, tag, late);
     c->seq = seq;
     waited = (uint64_t)(clock_ns() - start);
     c->base.stats.exchanges++;

@@ -125,7 +125,7 @@ int link_wait_flag(const struct link_wait *w, struct link *l, const struct link_
     }
 }
 
-int link_wait_sent(const struct link_wait *w)
+int link_wait_sent(const struct link_wait *w, int *peer)
 {
     struct patience p = { .start = clock_ns() };
 
@@ -137,8 +137,10 @@ int link_wait_sent(const struct link_wait *w)
 
             if (r == 0 && l->pending)
                 r = wait_a_while(w, l, &p);
-            if (r < 0)
+            if (r < 0) {
+                *peer = l->peer;
                 return r;
+            }
         }
     }
     return 0;

@@ -112,8 +112,8 @@ struct link_wait {
 int link_wait_flag(const struct link_wait *w, struct link *l, const struct link_mem *m, int slot,
                    uint64_t seen, uint64_t *now);
 
-/* link_wait_sent - until no link of the set is pending. Errors as above. */
-int link_wait_sent(const struct link_wait *w);
+/* link_wait_sent - until no link of the set is pending. Errors as above, of *peer. */
+int link_wait_sent(const struct link_wait *w, int *peer);
 
 /* link_loop_open - the two ends of a link between two threads of this process, each to be closed by its
  * rank. An end that is closed looks to the other like a peer that is gone.

@@ -46,6 +46,7 @@ struct tcp_link {
     int meet_ms;
     atomic_int aborted;
     int dead; /* first error, kept */
+    int mute; /* the peer takes no more, but what it sent before is still to be read */
     const struct link_mem *mem;
     uint8_t *area;
     struct tcp_send queue[TCP_QUEUE]; /* base.pending entries from first */
@@ -84,8 +85,12 @@ static int push(struct tcp_link *t)
             continue;
         if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
             return 0;
-        if (n < 0)
-            return gone(t, errno);
+        if (n < 0) {
+            if (atomic_load_explicit(&t->aborted, memory_order_acquire))
+                return gone(t, 0);
+            t->base.pending = 0;
+            return t->mute = -ECONNRESET;
+        }
         s->done += (size_t)n;
         if (s->done == sizeof(s->head) + s->head.len) {
             t->first = (t->first + 1) % TCP_QUEUE;
@@ -199,13 +204,8 @@ static int tcp_poll(struct link *l)
     if (atomic_load_explicit(&t->aborted, memory_order_acquire))
         return gone(t, 0);
     r = push(t);
-    if (r == -ECONNRESET) {
-        /* what the peer sent before it went is still there to be read, and ends with the same error */
-        t->dead = 0;
-        t->base.pending = 0;
-    } else if (r < 0) {
+    if (r == -ECANCELED)
         return r;
-    }
     return pull(t);
 }
 
@@ -213,8 +213,8 @@ static int tcp_send(struct link *l, const struct link_mem *m, size_t off, size_t
 {
     struct tcp_link *t = (struct tcp_link *)l;
 
-    if (t->dead)
-        return t->dead;
+    if (t->dead || t->mute)
+        return t->dead ? t->dead : t->mute;
     if (atomic_load_explicit(&t->aborted, memory_order_acquire))
         return gone(t, 0);
     assert(m == t->mem && off / m->slot_bytes < (size_t)m->slots);
