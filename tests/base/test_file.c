@@ -1,0 +1,225 @@
+#include "src/base/file.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <criterion/criterion.h>
+#include <criterion/new/assert.h>
+
+#include "tests/base/capture.h"
+
+static char folder[64];
+static struct capture log_lines;
+
+static void enter(void)
+{
+    strcpy(folder, "/tmp/tandem-file-XXXXXX");
+    cr_assert(mkdtemp(folder) != NULL);
+    cr_assert(eq(int, chdir(folder), 0));
+    capture_start(&log_lines);
+}
+
+static void leave(void)
+{
+    char command[128];
+
+    snprintf(command, sizeof(command), "rm -rf '%s'", folder);
+    cr_expect(eq(int, chdir("/"), 0));
+    cr_expect(eq(int, system(command), 0));
+}
+
+static int entries(const char *path)
+{
+    DIR *d = opendir(path);
+    int n = -2; /* . and .. */
+
+    while (d && readdir(d))
+        n++;
+    closedir(d);
+    return n;
+}
+
+TestSuite(file, .init = enter, .fini = leave);
+
+Test(file, what_is_written_is_read)
+{
+    char *text;
+    size_t n;
+    struct stat st;
+
+    cr_assert(eq(int, file_write("a", "one\0two", 7, 0600), 0));
+    cr_assert(eq(int, stat("a", &st), 0));
+    cr_expect(eq(int, (int)(st.st_mode & 0777), 0600));
+    cr_assert(eq(int, file_read("a", 7, &text, &n), 0));
+    cr_expect(n == 7 && memcmp(text, "one\0two", 8) == 0, "the NUL behind it included");
+    free(text);
+    cr_expect(eq(int, file_write("a", "", 0, 0644), 0));
+    cr_assert(eq(int, file_read("a", 0, &text, &n), 0));
+    cr_expect(n == 0 && text[0] == 0);
+    free(text);
+    cr_expect(eq(int, entries("."), 1), "no temporary file stays");
+}
+
+Test(file, reading_refuses_by_kind_and_size)
+{
+    char *text = NULL;
+    size_t n;
+
+    cr_assert(eq(int, mkdir("dir", 0777), 0));
+    cr_assert(eq(int, mkfifo("fifo", 0666), 0));
+    cr_assert(eq(int, file_write("big", "12345678", 8, 0666), 0));
+    cr_expect(eq(int, file_read("none", 10, &text, &n), -ENOENT));
+    cr_expect(strstr(log_lines.last, "none: open: No such file") != NULL, "%s", log_lines.last);
+    cr_expect(eq(int, file_read("dir", 10, &text, &n), -EISDIR));
+    cr_expect(eq(int, file_read("fifo", 10, &text, &n), -EINVAL));
+    cr_expect(eq(int, file_read("big", 7, &text, &n), -EFBIG));
+    cr_expect(strstr(log_lines.last, "big: 8 bytes, at most 7") != NULL, "%s", log_lines.last);
+    cr_expect(eq(int, file_read("big/x", 7, &text, &n), -ENOTDIR));
+    cr_expect(eq(int, log_lines.lines, 5));
+    cr_expect(eq(ptr, text, NULL));
+}
+
+Test(file, a_new_file_appears_only_when_it_is_whole)
+{
+    struct new_file f;
+    char *text;
+    size_t n;
+
+    cr_assert(eq(int, file_write("a", "old", 3, 0666), 0));
+    cr_assert(eq(int, new_file_open(&f, "a", 0644), 0));
+    cr_expect(eq(int, full_pwrite(f.fd, "brand new", 9, 0, "a"), 0));
+    cr_assert(eq(int, file_read("a", 10, &text, &n), 0));
+    cr_expect(eq(str, text, (char *)"old"));
+    free(text);
+    cr_expect(eq(int, new_file_commit(&f), 0));
+    new_file_drop(&f);
+    cr_assert(eq(int, file_read("a", 10, &text, &n), 0));
+    cr_expect(eq(str, text, (char *)"brand new"));
+    free(text);
+
+    cr_assert(eq(int, new_file_open(&f, "b", 0644), 0));
+    new_file_drop(&f);
+    new_file_drop(&f);
+    cr_expect(eq(int, entries("."), 1));
+    cr_expect(eq(int, new_file_open(&f, "none/c", 0644), -ENOENT));
+    new_file_drop(&f);
+    cr_assert(eq(int, mkdir("dir", 0777), 0));
+    cr_expect(lt(int, file_write("dir", "x", 1, 0644), 0), "a folder is not replaced");
+    cr_expect(eq(int, entries("."), 2), "its temporary file is gone");
+}
+
+Test(file, a_full_disk_is_named)
+{
+    int fd = open("/dev/full", O_WRONLY | O_CLOEXEC);
+
+    if (fd < 0)
+        cr_skip_test("no /dev/full here");
+    cr_expect(eq(int, full_pwrite(fd, "x", 1, 0, "pack"), -ENOSPC));
+    cr_expect(eq(str, log_lines.last, (char *)"error: pack: write: no space left"));
+    close(fd);
+}
+
+Test(file, exact_reads_tell_where_a_file_ends)
+{
+    char buf[8] = "";
+    int fd;
+
+    cr_assert(eq(int, file_write("a", "0123456789", 10, 0666), 0));
+    fd = open("a", O_RDONLY | O_CLOEXEC);
+    cr_assert(fd >= 0);
+    cr_expect(eq(int, full_pread(fd, buf, 4, 6, "a"), 0));
+    cr_expect(eq(str, buf, (char *)"6789"));
+    cr_expect(eq(int, full_pread(fd, buf, 0, 99, "a"), 0));
+    cr_expect(eq(int, full_pread(fd, buf, 5, 6, "a"), -EIO));
+    cr_expect(eq(str, log_lines.last, (char *)"error: a: ends at byte 10, 1 more were expected"));
+    cr_expect(eq(int, full_pwrite(fd, buf, 1, 0, "a"), -EBADF));
+    close(fd);
+    cr_expect(eq(int, full_pread(-1, buf, 1, 0, "a"), -EBADF));
+}
+
+Test(file, folders_are_made_with_their_parents)
+{
+    struct stat st;
+
+    cr_expect(eq(int, make_dirs("x/y//z/", 0755), 0));
+    cr_expect(stat("x/y/z", &st) == 0 && S_ISDIR(st.st_mode));
+    cr_expect(eq(int, make_dirs("x/y/z", 0755), 0));
+    cr_expect(eq(int, make_dirs(folder, 0755), 0));
+    cr_expect(eq(int, make_dirs("/", 0755), 0));
+    cr_expect(eq(int, make_dirs("", 0755), -ENOENT));
+    cr_assert(eq(int, file_write("file", "", 0, 0644), 0));
+    cr_expect(eq(int, make_dirs("file/a", 0755), -ENOTDIR));
+    cr_expect(eq(int, make_dirs("file", 0755), -ENOTDIR));
+}
+
+Test(file, a_lock_has_one_holder)
+{
+    int first = -1, second = -1;
+
+    cr_assert(eq(int, file_lock("lock", false, &first), 0));
+    cr_expect(eq(int, file_lock("lock", false, &second), 1));
+    cr_expect(eq(int, second, -1));
+    file_unlock(first);
+    cr_expect(eq(int, file_lock("lock", true, &second), 0));
+    file_unlock(second);
+    file_unlock(-1);
+    cr_expect(eq(int, file_lock("none/lock", false, &first), -ENOENT));
+}
+
+static const struct {
+    const char *dir, *name, *want;
+} joins[] = {
+    { "a", "b", "a/b" },     { "a/", "b", "a/b" },     { "", "b", "b" },
+    { "/", "b", "/b" },      { "a/b", "c", "a/b/c" },  { "abcd", "ef", "abcd/ef" },
+    { "abcd", "efg", NULL }, { "abcd/", "efg", NULL }, { "", "12345678", NULL },
+};
+
+Test(file, paths_are_joined_within_their_buffer)
+{
+    for (size_t i = 0; i < sizeof(joins) / sizeof(joins[0]); i++) {
+        char out[8] = "keep";
+        int r = path_join(out, sizeof(out), joins[i].dir, joins[i].name);
+
+        cr_expect(eq(int, r, joins[i].want ? 0 : -ENAMETOOLONG), "%s + %s", joins[i].dir,
+                  joins[i].name);
+        cr_expect(eq(str, out, (char *)(joins[i].want ? joins[i].want : "keep")));
+    }
+}
+
+static const struct {
+    const char *name;
+    size_t bytes;
+    bool plain;
+} names[] = {
+    { "model-00001-of-00002.safetensors", 32, true },
+    { "...", 3, true },
+    { ".hidden", 7, true },
+    { "a b", 3, true },
+    { "", 0, false },
+    { ".", 1, false },
+    { "..", 2, false },
+    { "a/b", 3, false },
+    { "/a", 2, false },
+    { "../a", 4, false },
+    { "a/", 2, false },
+    { "a\\b", 3, false },
+    { "a\0b", 3, false },
+};
+
+Test(file, plain_names_stay_in_their_folder)
+{
+    char longest[256];
+
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+        cr_expect(is_plain_name(names[i].name, names[i].bytes) == names[i].plain, "%s",
+                  names[i].name);
+    memset(longest, 'a', sizeof(longest));
+    cr_expect(is_plain_name(longest, 255));
+    cr_expect(not(is_plain_name(longest, 256)));
+}
