@@ -133,7 +133,7 @@ struct rmsnorm_args {
 
 /* matmul - y[r][g][n] = sum_k w[g * rows/groups + n][k] x[r][g][k].
  * shapes   x [rows][groups][w.cols]; y [rows][w.rows]; groups divides w.rows (1: an ordinary product)
- * units    y = round(scale * sum); scale 1 unless said          tol 2e-6 * sqrt(cols), bf16 results 1 ulp */
+ * units    y = round(sum)          tol 2e-6 * sqrt(cols), bf16 results 1 ulp */
 struct matmul_args {
     const struct mat *w;
     const float *x;
@@ -142,7 +142,8 @@ struct matmul_args {
     enum round round;
 };
 
-/* add - y += x, n = rows * cols values.          tol 0 */
+/* add - y = round(y + round(x)).
+ * note     x is a sum over ranks that nobody has rounded yet          tol 0 */
 struct add_args {
     const float *x;
     float *y;
@@ -304,12 +305,14 @@ struct attend_args {
     enum round round;
 };
 
-/* attend_scratch - f32 values of scratch one worker of attend needs. */
+/* attend_scratch - f32 values of scratch one worker of attend needs: keys and values of a window that
+ * WINDOW_MAX rows share and of a selection, each a whole number of tiles, and their weights for 8 heads. */
 static inline size_t attend_scratch(int dim, int span, int block, int topk)
 {
-    size_t keys = (size_t)(span + block + topk + MAT_TILE);
+    size_t window = (size_t)(span + block + WINDOW_MAX - 1 + MAT_TILE - 1) / MAT_TILE * MAT_TILE;
+    size_t chosen = (size_t)(topk + MAT_TILE - 1) / MAT_TILE * MAT_TILE;
 
-    return keys * (size_t)(2 * dim + 8);
+    return (window + chosen) * (size_t)(2 * dim + 8);
 }
 
 /* attend_gqa - plain causal attention over all positions <= pos; query head h reads kv head

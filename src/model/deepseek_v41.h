@@ -19,6 +19,8 @@
 
 struct device;
 struct exec;
+struct json;
+struct model;
 
 #define V41_LAYERS_MAX 128
 
@@ -27,7 +29,7 @@ struct v41_arch {
     int vocab, dim, layers, heads, head_dim, rope_dims, q_rank, o_groups, o_rank;
     int inter, experts, top_k, shared_inter;
     bool norm_topk;
-    float routed_scale, gate_temp, limit, eps;
+    float routed_scale, limit, eps;
     int hc, hc_iters;
     float hc_eps;
     int window;
@@ -91,24 +93,24 @@ struct v41_rows {
 
 /* What passes from layer to layer inside one forward. */
 struct v41_pass {
-    float *pre;     /* [rows][hc] mix for the next collapse, NULL before the first sublayer */
-    float *spare;   /* [rows][hc] */
-    int32_t *sel;   /* [rows][index_topk] selection of the newest index source, NULL if none exists */
-    int32_t *cand;  /* [rows][cand_blocks], NULL if none exists */
+    const float *pre; /* [rows][hc] mix for the next collapse, NULL before the first sublayer */
+    float *mix[2];    /* [rows][hc] what the attention and the FFN site make */
+    int32_t *sel;     /* [rows][index_topk] selection of the newest index source */
+    int32_t *cand;    /* [rows][cand_blocks] of the candidate layer */
 };
 
 /* v41_arch_read - from config.json, released or text_config layout; both spellings of keys.
  * errors   -EINVAL a key is missing, out of range, or asks for arithmetic that is not implemented: named */
-struct json;
 int v41_arch_read(const struct json *config, struct v41_arch *out);
 
 /* v41_layer_init - roles, local sizes and site of a layer; experts as given (a drafter has fewer). */
 void v41_layer_init(struct v41_layer *l, const struct v41_arch *a, int index, int ratio, int experts, int top_k,
                     int ranks, int site);
 
-/* v41_layer_states - the layer's states; keys and compressed rows only where the layer owns them.
- * ring_extra: rows beyond the window's that its ring must keep (a drafter's block) */
-void v41_layer_states(struct v41_layer *l, const struct v41_arch *a, bool cache_quant, struct state_list *s);
+/* v41_layer_states - the layer's states; raw, compressed and key rows only where the layer owns them.
+ * span     tokens its window ring keeps: the sliding window, and for a drafter its block besides */
+void v41_layer_states(struct v41_layer *l, const struct v41_arch *a, int span, bool cache_quant,
+                      struct state_list *s);
 
 /* v41_layer_weights - walk a layer's weights under a prefix ("layers.3", "mtp.0"). Allocates the host arrays of
  * experts on first use.   errors   in the walk */
@@ -125,14 +127,17 @@ int v41_freqs(const struct v41_arch *a, struct device *d, bool compressed, const
 void v41_window_rows(const struct v41_arch *a, const struct v41_layer *l, struct exec *x, const struct slot_pool *p,
                      const struct v41_rows *r, const float *n);
 
-/* v41_layer_forward - the layer on streams X [rows][hc][dim], in place; `comp` and `keys` name the states of the
- * layer's kv source. */
+/* v41_pass_init - arena memory of a pass over `rows` rows.
+ * note     a drafter's stages have no sources: sel and cand stay NULL with sources false */
+void v41_pass_init(struct v41_pass *s, const struct v41_arch *a, struct exec *x, int rows, bool sources);
+
+/* v41_layer_forward - the layer on streams X [rows][hc][dim], in place. kv_source owns the compressed rows and
+ * keys that the layer reads; NULL at ratio 0. */
 void v41_layer_forward(const struct v41_arch *a, const struct v41_layer *l, const struct v41_layer *kv_source,
                        struct exec *x, const struct slot_pool *p, const struct v41_rows *r, struct v41_pass *s,
                        float *X);
 
 /* v41_model_arch - the arch of an open deepseek_v41 model; NULL for another family. */
-struct model;
 const struct v41_arch *v41_model_arch(const struct model *m);
 
 #endif

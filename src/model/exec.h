@@ -55,9 +55,10 @@ static inline void arena_reset(struct arena *a, size_t mark)
 }
 
 /* exec_dry - an exec whose ops and collectives do nothing; x->tmp counts. `like` gives workers and round. */
-void exec_dry(struct exec *x, struct arena *a, const struct exec *like, struct comm *self);
+void exec_dry(struct exec *x, struct arena *a, const struct exec *like);
 
-/* exec_arena - allocate the arena that the dry runs measured.   errors   -ENOMEM */
-int exec_arena(struct exec *x, struct device *d, size_t peak);
+/* arena_open - device memory for what the dry runs measured.   errors   -ENOMEM */
+int arena_open(struct device *d, size_t bytes, struct arena *a);
+void arena_close(struct device *d, struct arena *a);
 
 #endif

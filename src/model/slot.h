@@ -73,13 +73,19 @@ void slot_drop(struct slot_pool *p, int slot);
  * order    before the slot's next window is staged */
 void slot_set(struct slot_pool *p, struct queue *q, int slot, int pos);
 
+/* slot_set_next - the pending token of a slot whose last window chose none (a prompt's last token). */
+void slot_set_next(struct slot_pool *p, struct queue *q, int slot, int tok);
+
 /* slot_set_floor - rows before `floor` belong to another request (drafter rings). */
 void slot_set_floor(struct slot_pool *p, struct queue *q, int slot, int floor);
 
 /* slot_commit - queue pos += n_ok for the window's slots. */
 void slot_commit(struct exec *x, struct slot_pool *p, struct window *w);
 
-/* slot_digest - XXH3-64 over every committed byte of the slot's states: what rolled back == never happened
+/* slot_sync - after the wait: the host's positions follow what the window committed. */
+void slot_sync(struct slot_pool *p, const struct window *w);
+
+/* slot_digest - FNV-1a-64 over every committed byte of the slot's states: what rolled back == never happened
  * compares. Waits for the queue. Ring rows that no later row can read are left out.
  * errors   of queue_wait */
 int slot_digest(struct slot_pool *p, struct queue *q, int slot, uint64_t *out);

@@ -1,0 +1,299 @@
+/* deepseek_v41_forward.c runs one V4.1 layer: attention with compressed rows, experts, hyper-connections. */
+#include "src/model/deepseek_v41.h"
+
+#include "src/model/exec.h"
+#include "src/transport/comm.h"
+
+#include <math.h>
+
+static float *linear(struct exec *x, const struct mat *w, const float *in, int rows,
+                     enum round round)
+{
+    float *y = arena_f32(x->tmp, (size_t)rows * (size_t)w->rows);
+
+    x->op->matmul(x->q,
+                  &(struct matmul_args){ .w = w, .x = in, .y = y, .rows = rows, .round = round });
+    return y;
+}
+
+static void norm(struct exec *x, const struct v41_arch *a, const float *w, float *y, int rows,
+                 int cols)
+{
+    x->op->rmsnorm(
+        x->q,
+        &(struct rmsnorm_args){
+            .x = y, .w = w, .y = y, .rows = rows, .cols = cols, .eps = a->eps, .round = x->round });
+}
+
+static void rotate(struct exec *x, const struct v41_arch *a, const struct v41_layer *l,
+                   const struct v41_rows *r, float *y, int heads, int cols, int ratio, int inverse)
+{
+    x->op->rope(x->q, &(struct rope_args){ .x = y,
+                                           .freq = l->freq,
+                                           .info = r->info,
+                                           .rows = r->rows,
+                                           .heads = heads,
+                                           .cols = cols,
+                                           .dims = a->rope_dims,
+                                           .ratio = ratio,
+                                           .inverse = inverse,
+                                           .round = x->round });
+}
+
+static void put(struct exec *x, const struct slot_pool *p, const struct v41_rows *r, int state,
+                int ratio, const float *y, int col0, int width)
+{
+    x->op->row_put(x->q, &(struct row_put_args){ .x = y,
+                                                 .view = p->view[state],
+                                                 .info = r->info,
+                                                 .rows = r->rows,
+                                                 .ratio = ratio,
+                                                 .ldx = width,
+                                                 .col0 = col0,
+                                                 .width = width });
+}
+
+void v41_window_rows(const struct v41_arch *a, const struct v41_layer *l, struct exec *x,
+                     const struct slot_pool *p, const struct v41_rows *r, const float *n)
+{
+    float *kv = linear(x, &l->wkv, n, r->rows, x->round);
+
+    norm(x, a, l->kv_norm, kv, r->rows, a->head_dim);
+    rotate(x, a, l, r, kv, 1, a->head_dim, 1, 0);
+    put(x, p, r, l->win, 1, kv, 0, a->head_dim);
+}
+
+/* Compressed rows and index keys of the groups that end in these rows. Both come from the latent before
+ * it is rotated. */
+static void compress(const struct v41_arch *a, const struct v41_layer *l, struct exec *x,
+                     const struct slot_pool *p, const struct v41_rows *r, const float *n)
+{
+    float *lat, *key;
+
+    if (l->ratio == 1) {
+        lat = linear(x, &l->c_wkv, n, r->rows, x->round);
+    } else {
+        put(x, p, r, l->raw, 1, linear(x, &l->c_wkv, n, r->rows, ROUND_NONE), 0, a->head_dim);
+        put(x, p, r, l->raw, 1, linear(x, &l->c_wgate, n, r->rows, ROUND_NONE), a->head_dim,
+            a->head_dim);
+        lat = arena_f32(x->tmp, (size_t)r->rows * (size_t)a->head_dim);
+        x->op->pool(x->q, &(struct pool_args){ .raw = p->view[l->raw],
+                                               .info = r->info,
+                                               .y = lat,
+                                               .rows = r->rows,
+                                               .cols = a->head_dim,
+                                               .ratio = l->ratio,
+                                               .round = x->round });
+    }
+    norm(x, a, l->c_norm, lat, r->rows, a->head_dim);
+    key = linear(x, &l->i_wk, lat, r->rows, x->round);
+    norm(x, a, l->i_k_norm, key, r->rows, a->index_dim);
+    rotate(x, a, l, r, key, 1, a->index_dim, l->ratio, 0);
+    put(x, p, r, l->keys, l->ratio, key, 0, a->index_dim);
+    rotate(x, a, l, r, lat, 1, a->head_dim, l->ratio, 0);
+    put(x, p, r, l->comp, l->ratio, lat, 0, a->head_dim);
+}
+
+/* The entries that this layer and the Reuse layers behind it attend to. */
+static void select_rows(const struct v41_arch *a, const struct v41_layer *l,
+                        const struct v41_layer *kv_source, struct exec *x,
+                        const struct slot_pool *p, const struct v41_rows *r, struct v41_pass *s,
+                        const float *qr, const float *n)
+{
+    const struct state_view *keys = &p->view[kv_source->keys];
+    float *iq = linear(x, &l->i_wq_b, qr, r->rows, x->round);
+    float *wt = linear(x, &l->i_weights, n, r->rows, x->round);
+    float *scratch = arena_f32(x->tmp, (size_t)x->workers * (size_t)keys->cap);
+
+    rotate(x, a, l, r, iq, a->index_heads, a->index_dim, 1, 0);
+    x->op->requant(x->q, &(struct requant_args){ .x = iq,
+                                                 .rows = r->rows * a->index_heads,
+                                                 .cols = a->index_dim,
+                                                 .codec = keys->codec });
+    x->op->select(x->q, &(struct select_args){ .q = iq,
+                                               .wt = wt,
+                                               .keys = *keys,
+                                               .info = r->info,
+                                               .cand_in = l->cand_user ? s->cand : NULL,
+                                               .cand_out = l->cand_owner ? s->cand : NULL,
+                                               .sel = s->sel,
+                                               .scratch = scratch,
+                                               .rows = r->rows,
+                                               .heads = a->index_heads,
+                                               .dim = a->index_dim,
+                                               .ratio = l->ratio,
+                                               .topk = a->index_topk,
+                                               .blocks = a->cand_blocks,
+                                               .block = a->cand_block,
+                                               .scale = 1.0f / (sqrtf((float)a->index_dim) *
+                                                                sqrtf((float)a->index_heads)) });
+}
+
+/* y becomes the sum over ranks of the attention's output, not rounded. */
+static void attention(const struct v41_arch *a, const struct v41_layer *l,
+                      const struct v41_layer *kv_source, struct exec *x, const struct slot_pool *p,
+                      const struct v41_rows *r, struct v41_pass *s, const float *n, float *y)
+{
+    int topk = l->ratio ? a->index_topk : 0;
+    float *qr = linear(x, &l->wq_a, n, r->rows, x->round);
+    float *q, *o, *z, *scratch;
+
+    norm(x, a, l->q_norm, qr, r->rows, a->q_rank);
+    q = linear(x, &l->wq_b, qr, r->rows, x->round);
+    rotate(x, a, l, r, q, l->heads, a->head_dim, 1, 0);
+    v41_window_rows(a, l, x, p, r, n);
+    if (l->kv_owner)
+        compress(a, l, x, p, r, n);
+    if (l->index_owner)
+        select_rows(a, l, kv_source, x, p, r, s, qr, n);
+    o = arena_f32(x->tmp, (size_t)r->rows * (size_t)(l->heads * a->head_dim));
+    scratch = arena_f32(x->tmp, (size_t)x->workers *
+                                    attend_scratch(a->head_dim, a->window, r->block, topk));
+    x->op->attend(x->q, &(struct attend_args){ .q = q,
+                                               .sink = l->sink,
+                                               .win = p->view[l->win],
+                                               .more = topk ? p->view[kv_source->comp]
+                                                            : (struct state_view){ 0 },
+                                               .head = r->head,
+                                               .info = r->info,
+                                               .sel = s->sel,
+                                               .o = o,
+                                               .scratch = scratch,
+                                               .rows = r->rows,
+                                               .heads = l->heads,
+                                               .dim = a->head_dim,
+                                               .span = a->window,
+                                               .topk = topk,
+                                               .block = r->block,
+                                               .mode = r->mode,
+                                               .scale = 1.0f / sqrtf((float)a->head_dim),
+                                               .round = x->round });
+    rotate(x, a, l, r, o, l->heads, a->head_dim, 1, 1);
+    z = arena_f32(x->tmp, (size_t)r->rows * (size_t)l->wo_a.rows);
+    x->op->matmul(x->q, &(struct matmul_args){ .w = &l->wo_a,
+                                               .x = o,
+                                               .y = z,
+                                               .rows = r->rows,
+                                               .groups = l->groups,
+                                               .round = x->round });
+    x->op->matmul(x->q, &(struct matmul_args){ .w = &l->wo_b, .x = z, .y = y, .rows = r->rows });
+    comm_sum(x->comm, x->q, l->site, y, (size_t)r->rows * (size_t)a->dim);
+}
+
+/* y becomes the sum over ranks of routed and shared experts, not rounded. */
+static void experts(const struct v41_arch *a, const struct v41_layer *l, struct exec *x, int rows,
+                    const float *n, float *y)
+{
+    const struct v41_experts *e = &l->moe;
+    float *logit = linear(x, &e->gate, n, rows, ROUND_NONE);
+    float *weight = arena_f32(x->tmp, (size_t)rows * (size_t)e->k);
+    int32_t *id = arena_i32(x->tmp, (size_t)rows * (size_t)e->k);
+    float *scratch = arena_f32(x->tmp, (size_t)rows * (size_t)(e->k + 1) * 2 * (size_t)e->inter);
+
+    x->op->route(x->q, &(struct route_args){ .logit = logit,
+                                             .bias = e->bias,
+                                             .id = id,
+                                             .weight = weight,
+                                             .rows = rows,
+                                             .experts = e->n,
+                                             .k = e->k,
+                                             .norm = a->norm_topk,
+                                             .scale = a->routed_scale,
+                                             .temp = 1.0f });
+    x->op->moe(x->q, &(struct moe_args){ .w1 = e->d_w1,
+                                         .w3 = e->d_w3,
+                                         .w2 = e->d_w2,
+                                         .s1 = e->d_s1,
+                                         .s3 = e->d_s3,
+                                         .s2 = e->d_s2,
+                                         .x = n,
+                                         .weight = weight,
+                                         .id = id,
+                                         .y = y,
+                                         .scratch = scratch,
+                                         .rows = rows,
+                                         .experts = e->n,
+                                         .k = e->k,
+                                         .limit = a->limit,
+                                         .round = x->round });
+    comm_sum(x->comm, x->q, l->site + 1, y, (size_t)rows * (size_t)a->dim);
+}
+
+static void mix(const struct v41_arch *a, const struct v41_site *s, struct exec *x, int rows,
+                const float *X, float *pre, float *post, float *comb)
+{
+    x->op->hc_mix(x->q, &(struct hc_mix_args){ .x = X,
+                                               .fn = &s->fn,
+                                               .base = s->base,
+                                               .scale = s->scale,
+                                               .pre = pre,
+                                               .post = post,
+                                               .comb = comb,
+                                               .rows = rows,
+                                               .hc = a->hc,
+                                               .dim = a->dim,
+                                               .iters = a->hc_iters,
+                                               .eps = a->eps,
+                                               .hc_eps = a->hc_eps });
+}
+
+static void collapse(const struct v41_arch *a, struct exec *x, int rows, const float *X,
+                     const float *pre, const float *w, float *n)
+{
+    x->op->hc_collapse(x->q, &(struct hc_collapse_args){ .x = X,
+                                                         .pre = pre,
+                                                         .y = n,
+                                                         .rows = rows,
+                                                         .hc = a->hc,
+                                                         .dim = a->dim,
+                                                         .round = x->round });
+    norm(x, a, w, n, rows, a->dim);
+}
+
+static void expand(const struct v41_arch *a, struct exec *x, int rows, const float *y,
+                   const float *post, const float *comb, float *X)
+{
+    x->op->hc_expand(x->q, &(struct hc_expand_args){ .y = y,
+                                                     .post = post,
+                                                     .comb = comb,
+                                                     .x = X,
+                                                     .rows = rows,
+                                                     .hc = a->hc,
+                                                     .dim = a->dim,
+                                                     .round = x->round });
+}
+
+void v41_pass_init(struct v41_pass *s, const struct v41_arch *a, struct exec *x, int rows,
+                   bool sources)
+{
+    *s = (struct v41_pass){ 0 };
+    s->mix[0] = arena_f32(x->tmp, (size_t)rows * (size_t)a->hc);
+    s->mix[1] = arena_f32(x->tmp, (size_t)rows * (size_t)a->hc);
+    if (sources && a->index_topk)
+        s->sel = arena_i32(x->tmp, (size_t)rows * (size_t)a->index_topk);
+    if (sources && a->cand_layer >= 0)
+        s->cand = arena_i32(x->tmp, (size_t)rows * (size_t)a->cand_blocks);
+}
+
+void v41_layer_forward(const struct v41_arch *a, const struct v41_layer *l,
+                       const struct v41_layer *kv_source, struct exec *x, const struct slot_pool *p,
+                       const struct v41_rows *r, struct v41_pass *s, float *X)
+{
+    size_t mark = arena_mark(x->tmp), rows = (size_t)r->rows;
+    float *n = arena_f32(x->tmp, rows * (size_t)a->dim);
+    float *y = arena_f32(x->tmp, rows * (size_t)a->dim);
+    float *post = arena_f32(x->tmp, rows * (size_t)a->hc);
+    float *comb = arena_f32(x->tmp, rows * (size_t)(a->hc * a->hc));
+
+    mix(a, &l->hc_attn, x, r->rows, X, s->mix[0], post, comb);
+    collapse(a, x, r->rows, X, s->pre, l->attn_norm, n);
+    attention(a, l, kv_source, x, p, r, s, n, y);
+    expand(a, x, r->rows, y, post, comb, X);
+
+    mix(a, &l->hc_ffn, x, r->rows, X, s->mix[1], post, comb);
+    collapse(a, x, r->rows, X, s->mix[0], l->ffn_norm, n);
+    experts(a, l, x, r->rows, n, y);
+    expand(a, x, r->rows, y, post, comb, X);
+    s->pre = s->mix[1];
+    arena_reset(x->tmp, mark);
+}

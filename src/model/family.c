@@ -1,0 +1,62 @@
+/* family.c lists the families and finds the one that a config or a pack names. */
+#include "src/model/family.h"
+
+#include "src/base/json.h"
+#include "src/base/log.h"
+#include "src/model/families.h"
+
+#include <errno.h>
+#include <string.h>
+
+static const struct family_ops *const families[] = { &family_deepseek_v41, &family_dense };
+
+/* What configs call the families that serve them. */
+static const struct {
+    const char *model_type;
+    const struct family_ops *family;
+} types[] = {
+    { "deepseek_v41", &family_deepseek_v41 },
+    { "deepseek_v41_text", &family_deepseek_v41 },
+    { "llama", &family_dense },
+    { "qwen3", &family_dense },
+};
+
+int family_find(const struct json *config, const struct family_ops **out)
+{
+    const char *type;
+    int r = json_str(config, "model_type", &type);
+
+    if (r < 0)
+        return r;
+    for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++)
+        if (strcmp(types[i].model_type, type) == 0) {
+            *out = types[i].family;
+            return 0;
+        }
+    return fail(-EINVAL, "model_type \"%s\" is not supported: deepseek_v41, llama and qwen3 are",
+                type);
+}
+
+int family_named(const char *name, const struct family_ops **out)
+{
+    for (size_t i = 0; i < sizeof(families) / sizeof(families[0]); i++)
+        if (strcmp(families[i]->name, name) == 0) {
+            *out = families[i];
+            return 0;
+        }
+    return fail(-EINVAL, "this build has no family \"%s\"", name);
+}
+
+int model_widths(const struct model *m, int width[RANKS_MAX])
+{
+    int widest = 0;
+
+    for (int i = 0; i < m->ranks; i++) {
+        int64_t first, count;
+
+        share_of(m->vocab, i, m->ranks, &first, &count);
+        width[i] = (int)count;
+        widest = width[i] > widest ? width[i] : widest;
+    }
+    return widest;
+}

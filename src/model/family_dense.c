@@ -1,0 +1,405 @@
+/* family_dense.c is the plain pre-norm transformer with grouped queries: Llama and Qwen3 checkpoints. */
+#include "src/model/family.h"
+
+#include "kernels/backend.h"
+#include "src/base/json.h"
+#include "src/base/log.h"
+#include "src/model/exec.h"
+#include "src/model/families.h"
+#include "src/transport/comm.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define DENSE_LAYERS_MAX (STATES_MAX / 2)
+
+struct dense_layer {
+    struct mat q, k, v, o, gate, up, down;
+    const float *attn_norm, *mlp_norm, *q_norm, *k_norm;
+    int k_state, v_state;
+};
+
+struct dense_model {
+    struct model base;
+    int heads, kv_heads, head_dim, hidden; /* of the whole model */
+    float eps;
+    double theta;
+    bool tied, head_norms;
+    struct table embed;
+    struct mat head;
+    const float *norm, *freq;
+    struct dense_layer *layer;
+    struct device *dev;
+};
+
+static struct dense_model *dense(struct model *m)
+{
+    return (struct dense_model *)m;
+}
+
+static void dense_close(struct model *base)
+{
+    struct dense_model *m = dense(base);
+
+    if (!base)
+        return;
+    if (m->dev)
+        m->dev->ops->free(m->dev, (void *)(uintptr_t)m->freq);
+    free(m->layer);
+    free(m);
+}
+
+static int read_shape(const struct json *c, struct dense_model *m)
+{
+    struct model *b = &m->base;
+    int r = json_int(c, "vocab_size", 1, 1 << 24, &b->vocab);
+
+    if (r == 0)
+        r = json_int(c, "hidden_size", 1, 1 << 16, &b->dim);
+    if (r == 0)
+        r = json_int(c, "num_hidden_layers", 1, DENSE_LAYERS_MAX, &b->layers);
+    if (r == 0)
+        r = json_int(c, "num_attention_heads", 1, 1024, &m->heads);
+    if (r == 0)
+        r = json_int(c, "intermediate_size", 1, 1 << 20, &m->hidden);
+    if (r == 0)
+        r = json_int(c, "max_position_embeddings", 1, INT_MAX, &b->context_max);
+    if (r < 0)
+        return r;
+    m->kv_heads = m->heads;
+    m->head_dim = b->dim / m->heads;
+    r = json_opt_int(c, "num_key_value_heads", 1, m->heads, &m->kv_heads);
+    if (r == 0)
+        r = json_opt_int(c, "head_dim", 2, 4096, &m->head_dim);
+    if (r == 0 && (m->heads % m->kv_heads || m->head_dim % 2))
+        r = fail(-EINVAL, "config: %d heads of %d over %d key heads do not fit", m->heads,
+                 m->head_dim, m->kv_heads);
+    return r;
+}
+
+/* Keys whose other values would change the arithmetic. */
+static int check_ways(const struct json *c, double *theta)
+{
+    static const char *const off[] = { "attention_bias", "mlp_bias", "use_sliding_window" };
+    const struct json *scaling = json_get(c, "rope_scaling"),
+                      *rope = json_get(c, "rope_parameters");
+    const char *act = "silu", *type = "default";
+    int r = json_opt_str(c, "hidden_act", &act);
+
+    for (int i = 0; i < 3 && r == 0; i++) {
+        bool on = false;
+
+        r = json_opt_bool(c, off[i], &on);
+        if (r == 0 && on)
+            r = fail(-EINVAL, "config: %s is not supported", off[i]);
+    }
+    if (r == 0 && strcmp(act, "silu") != 0)
+        r = fail(-EINVAL, "config: hidden_act \"%s\" is not supported, only \"silu\"", act);
+    if (r == 0 && json_is(scaling, JSON_IS_OBJECT))
+        r = json_opt_str(scaling, json_has(scaling, "rope_type") ? "rope_type" : "type", &type);
+    if (r == 0 && json_is(rope, JSON_IS_OBJECT))
+        r = json_opt_str(rope, "rope_type", &type);
+    if (r == 0 && strcmp(type, "default") != 0)
+        r = fail(-EINVAL, "config: rope_type \"%s\" is not supported, only \"default\"", type);
+    if (r == 0)
+        r = json_f64(json_has(c, "rope_theta") || !rope ? c : rope, "rope_theta", theta);
+    return r;
+}
+
+static int dense_open(const struct json *config, bool cache_quant, struct model **out)
+{
+    struct dense_model *m = calloc(1, sizeof(*m));
+    const struct json *eos = json_get(config, "eos_token_id");
+    const char *type;
+    double eps;
+    int r;
+
+    if (!m)
+        return fail(-ENOMEM, "dense: out of memory");
+    m->base.ops = &family_dense;
+    m->base.cache_quant = cache_quant;
+    r = json_str(config, "model_type", &type);
+    if (r == 0)
+        r = read_shape(config, m);
+    if (r == 0)
+        r = check_ways(config, &m->theta);
+    if (r == 0)
+        r = json_f64(config, "rms_norm_eps", &eps);
+    if (r == 0)
+        r = json_opt_bool(config, "tie_word_embeddings", &m->tied);
+    m->base.bos = -1;
+    if (r == 0)
+        r = json_opt_int(config, "bos_token_id", 0, m->base.vocab - 1, &m->base.bos);
+    for (size_t i = 0; r == 0 && i < (json_is(eos, JSON_IS_ARRAY) ? json_count(eos) : 0) && i < 4;
+         i++)
+        r = json_as_int(json_at(eos, i), 0, m->base.vocab - 1, &m->base.eos[m->base.n_eos++]);
+    if (r == 0 && json_is(eos, JSON_IS_INT))
+        r = json_as_int(eos, 0, m->base.vocab - 1, &m->base.eos[m->base.n_eos++]);
+    if (r < 0)
+        goto failed;
+    m->eps = (float)eps;
+    m->head_norms = strcmp(type, "qwen3") == 0;
+    m->layer = calloc((size_t)m->base.layers, sizeof(*m->layer));
+    if (!m->layer) {
+        r = fail(-ENOMEM, "dense: out of memory");
+        goto failed;
+    }
+    m->base.embed = &m->embed;
+    m->base.head = &m->head;
+    r = family_dense.split(&m->base, 0, 1);
+    if (r < 0)
+        goto failed;
+    *out = &m->base;
+    return 0;
+
+failed:
+    dense_close(&m->base);
+    return r;
+}
+
+static int dense_split(struct model *base, int rank, int ranks)
+{
+    struct dense_model *m = dense(base);
+    int64_t first, count;
+
+    if (m->kv_heads % ranks)
+        return fail(-EINVAL, "dense: %d key heads cannot be split over %d ranks", m->kv_heads,
+                    ranks);
+    base->rank = rank;
+    base->ranks = ranks;
+    share_of(base->vocab, rank, ranks, &first, &count);
+    base->vocab_first = (int)first;
+    base->vocab_share = (int)count;
+    base->sites = 1 + 2 * base->layers; /* site 0 is the barrier's */
+    return 0;
+}
+
+static int dense_derive(struct model *base, const struct tokenizer *t, struct pack_blob *out)
+{
+    (void)base, (void)t, (void)out;
+    return 1;
+}
+
+static void dense_states(struct model *base, struct state_list *l)
+{
+    struct dense_model *m = dense(base);
+    int cols = m->kv_heads / base->ranks * m->head_dim;
+
+    for (int i = 0; i < base->layers; i++) {
+        m->layer[i].k_state = state_add(l, STATE_ROWS, 1, CODEC_F32, cols);
+        m->layer[i].v_state = state_add(l, STATE_ROWS, 1, CODEC_F32, cols);
+    }
+}
+
+static void dense_weights(void *object, struct walk *w)
+{
+    struct dense_model *m = object;
+    int dim = m->base.dim, hd = m->head_dim;
+    int group = m->heads / m->kv_heads * hd; /* query rows that share a key head: never cut */
+
+    walk_table(w, &m->embed, m->base.vocab, dim, SHARD_NONE, "model.embed_tokens.weight");
+    walk_vec(w, &m->norm, dim, SHARD_NONE, 1, "model.norm.weight");
+    walk_mat(w, &m->head, m->base.vocab, dim, SHARD_ROWS, 1, "%s",
+             m->tied ? "model.embed_tokens.weight" : "lm_head.weight");
+    for (int i = 0; i < m->base.layers; i++) {
+        struct dense_layer *l = &m->layer[i];
+        int kv = m->kv_heads * hd, q = m->heads * hd;
+
+#define ATTN "model.layers.%d.self_attn."
+#define MLP "model.layers.%d.mlp."
+        walk_vec(w, &l->attn_norm, dim, SHARD_NONE, 1, "model.layers.%d.input_layernorm.weight", i);
+        walk_vec(w, &l->mlp_norm, dim, SHARD_NONE, 1,
+                 "model.layers.%d.post_attention_layernorm.weight", i);
+        walk_mat(w, &l->q, q, dim, SHARD_ROWS, group, ATTN "q_proj.weight", i);
+        walk_mat(w, &l->k, kv, dim, SHARD_ROWS, hd, ATTN "k_proj.weight", i);
+        walk_mat(w, &l->v, kv, dim, SHARD_ROWS, hd, ATTN "v_proj.weight", i);
+        walk_mat(w, &l->o, dim, q, SHARD_COLS, group, ATTN "o_proj.weight", i);
+        if (m->head_norms) {
+            walk_vec(w, &l->q_norm, hd, SHARD_NONE, 1, ATTN "q_norm.weight", i);
+            walk_vec(w, &l->k_norm, hd, SHARD_NONE, 1, ATTN "k_norm.weight", i);
+        }
+        walk_mat(w, &l->gate, m->hidden, dim, SHARD_ROWS, 1, MLP "gate_proj.weight", i);
+        walk_mat(w, &l->up, m->hidden, dim, SHARD_ROWS, 1, MLP "up_proj.weight", i);
+        walk_mat(w, &l->down, dim, m->hidden, SHARD_COLS, 1, MLP "down_proj.weight", i);
+#undef ATTN
+#undef MLP
+    }
+}
+
+static int dense_ready(struct model *base, struct device *d, const struct pack *p)
+{
+    struct dense_model *m = dense(base);
+    int half = m->head_dim / 2, r;
+    float f[2048];
+    struct queue *q;
+    void *table;
+
+    (void)p;
+    r = d->ops->alloc(d, (size_t)half * sizeof(float), &table);
+    if (r < 0)
+        return r;
+    m->dev = d;
+    m->freq = table;
+    for (int i = 0; i < half; i++)
+        f[i] = 1.0f / (float)pow(m->theta, (double)((float)(2 * i) / (float)m->head_dim));
+    r = d->ops->queue_open(d, &q);
+    if (r < 0)
+        return r;
+    q->ops->put(q, table, f, (size_t)half * sizeof(float));
+    r = q->ops->wait(q);
+    q->ops->queue_close(q);
+    return r;
+}
+
+static int dense_stage(struct model *base, const struct slot_pool *p, struct row_store *s,
+                       struct window *w)
+{
+    (void)p, (void)s;
+    for (int i = 0; i < w->rows; i++)
+        if (w->tok[i] < 0 || w->tok[i] >= base->vocab)
+            return fail(-EINVAL, "window: row %d has token %d of %d", i, w->tok[i], base->vocab);
+    return 0;
+}
+
+static float *linear(struct exec *x, const struct mat *w, const float *in, int rows,
+                     enum round round)
+{
+    float *y = arena_f32(x->tmp, (size_t)rows * (size_t)w->rows);
+
+    x->op->matmul(x->q,
+                  &(struct matmul_args){ .w = w, .x = in, .y = y, .rows = rows, .round = round });
+    return y;
+}
+
+static void norm(const struct dense_model *m, struct exec *x, const float *in, const float *w,
+                 float *y, int rows, int cols)
+{
+    x->op->rmsnorm(x->q, &(struct rmsnorm_args){ .x = in,
+                                                 .w = w,
+                                                 .y = y,
+                                                 .rows = rows,
+                                                 .cols = cols,
+                                                 .eps = m->eps,
+                                                 .round = x->round });
+}
+
+/* Norms each head if the model has such norms, then rotates it by its row's position. */
+static void heads(const struct dense_model *m, struct exec *x, const struct window *w,
+                  const float *weight, float *y, int n)
+{
+    if (weight)
+        norm(m, x, y, weight, y, w->rows * n, m->head_dim);
+    x->op->rope(x->q, &(struct rope_args){ .x = y,
+                                           .freq = m->freq,
+                                           .info = w->info,
+                                           .rows = w->rows,
+                                           .heads = n,
+                                           .cols = m->head_dim,
+                                           .dims = m->head_dim,
+                                           .pairs = ROPE_HALVES,
+                                           .round = x->round });
+}
+
+static void put(struct exec *x, const struct slot_pool *p, const struct window *w, int state,
+                const float *y)
+{
+    x->op->row_put(x->q, &(struct row_put_args){
+                             .x = y, .view = p->view[state], .info = w->info, .rows = w->rows });
+}
+
+static void attention(const struct dense_model *m, const struct dense_layer *l, struct exec *x,
+                      const struct slot_pool *p, const struct window *w, int site, float *h)
+{
+    int dim = m->base.dim, rows = w->rows;
+    int kv_heads = m->kv_heads / m->base.ranks, q_heads = m->heads / m->base.ranks;
+    float *n = arena_f32(x->tmp, (size_t)rows * (size_t)dim);
+    float *q, *k, *v, *o, *scratch;
+
+    norm(m, x, h, l->attn_norm, n, rows, dim);
+    q = linear(x, &l->q, n, rows, x->round);
+    k = linear(x, &l->k, n, rows, x->round);
+    v = linear(x, &l->v, n, rows, x->round);
+    heads(m, x, w, l->q_norm, q, q_heads);
+    heads(m, x, w, l->k_norm, k, kv_heads);
+    put(x, p, w, l->k_state, k);
+    put(x, p, w, l->v_state, v);
+    o = arena_f32(x->tmp, (size_t)rows * (size_t)l->q.rows);
+    scratch = arena_f32(x->tmp, (size_t)x->workers * (size_t)p->view[l->k_state].cap);
+    x->op->attend_gqa(x->q, &(struct attend_gqa_args){ .q = q,
+                                                       .k = p->view[l->k_state],
+                                                       .v = p->view[l->v_state],
+                                                       .info = w->info,
+                                                       .o = o,
+                                                       .scratch = scratch,
+                                                       .rows = rows,
+                                                       .heads = q_heads,
+                                                       .kv_heads = kv_heads,
+                                                       .dim = m->head_dim,
+                                                       .scale = 1.0f / sqrtf((float)m->head_dim),
+                                                       .round = x->round });
+    x->op->matmul(x->q, &(struct matmul_args){ .w = &l->o, .x = o, .y = n, .rows = rows });
+    comm_sum(x->comm, x->q, site, n, (size_t)rows * (size_t)dim);
+    x->op->add(x->q,
+               &(struct add_args){ .x = n, .y = h, .rows = rows, .cols = dim, .round = x->round });
+}
+
+static void mlp(const struct dense_model *m, const struct dense_layer *l, struct exec *x, int rows,
+                int site, float *h)
+{
+    int dim = m->base.dim;
+    float *n = arena_f32(x->tmp, (size_t)rows * (size_t)dim);
+    float *g, *u;
+
+    norm(m, x, h, l->mlp_norm, n, rows, dim);
+    g = linear(x, &l->gate, n, rows, x->round);
+    u = linear(x, &l->up, n, rows, x->round);
+    x->op->swiglu(
+        x->q,
+        &(struct swiglu_args){
+            .gate = g, .up = u, .y = g, .rows = rows, .cols = l->gate.rows, .round = x->round });
+    x->op->matmul(x->q, &(struct matmul_args){ .w = &l->down, .x = g, .y = n, .rows = rows });
+    comm_sum(x->comm, x->q, site, n, (size_t)rows * (size_t)dim);
+    x->op->add(x->q,
+               &(struct add_args){ .x = n, .y = h, .rows = rows, .cols = dim, .round = x->round });
+}
+
+static void dense_forward(struct model *base, struct exec *x, const struct slot_pool *p,
+                          struct window *w)
+{
+    struct dense_model *m = dense(base);
+    size_t mark = arena_mark(x->tmp);
+    float *h = arena_f32(x->tmp, (size_t)w->rows * (size_t)base->dim);
+
+    x->op->embed(x->q,
+                 &(struct embed_args){
+                     .table = &m->embed, .info = w->info, .y = h, .rows = w->rows, .copies = 1 });
+    for (int i = 0; i < base->layers; i++) {
+        size_t layer = arena_mark(x->tmp);
+
+        attention(m, &m->layer[i], x, p, w, 1 + 2 * i, h);
+        mlp(m, &m->layer[i], x, w->rows, 2 + 2 * i, h);
+        arena_reset(x->tmp, layer);
+    }
+    if (w->head) {
+        norm(m, x, h, m->norm, h, w->rows, base->dim);
+        x->op->matmul(
+            x->q, &(struct matmul_args){ .w = &m->head, .x = h, .y = w->logits, .rows = w->rows });
+    }
+    arena_reset(x->tmp, mark);
+}
+
+const struct family_ops family_dense = {
+    .name = "dense",
+    .open = dense_open,
+    .split = dense_split,
+    .derive = dense_derive,
+    .states = dense_states,
+    .weights = dense_weights,
+    .ready = dense_ready,
+    .stage = dense_stage,
+    .forward = dense_forward,
+    .close = dense_close,
+};

@@ -1,0 +1,173 @@
+/* window.c owns the buffers of windows; what fills them is named field by field in window.h. */
+#include "src/model/window.h"
+
+#include "kernels/backend.h"
+#include "src/base/log.h"
+#include "src/model/exec.h"
+#include "src/model/family.h"
+#include "src/model/slot.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define WINDOW_BUFFERS (8 + WINDOW_TABLES)
+
+/* One device allocation of the window and where its address goes. */
+struct buffer {
+    void *at; /* address of a pointer in struct window */
+    size_t bytes;
+};
+
+static int window_buffers(struct window *w, const struct model *m, struct buffer b[WINDOW_BUFFERS])
+{
+    size_t rows = (size_t)w->rows_max;
+    int n = 0;
+
+    b[n++] = (struct buffer){ &w->d_seg, sizeof(struct segment) * SLOTS_MAX };
+    b[n++] = (struct buffer){ &w->d_tok, sizeof(int32_t) * rows };
+    b[n++] = (struct buffer){ &w->info, sizeof(struct row_info) * rows };
+    b[n++] =
+        (struct buffer){ &w->logits, sizeof(float) * WINDOW_ROWS_SHARED * (size_t)m->vocab_share };
+    b[n++] = (struct buffer){ &w->d_choice, sizeof(int32_t) * WINDOW_ROWS_SHARED };
+    b[n++] = (struct buffer){ &w->d_n_ok, sizeof(int32_t) * SLOTS_MAX };
+    b[n++] = (struct buffer){ &w->d_next, sizeof(int32_t) * SLOTS_MAX };
+    if (m->tap_cols)
+        b[n++] = (struct buffer){ &w->taps, sizeof(float) * rows * (size_t)m->tap_cols };
+    for (int t = 0; t < m->tables; t++)
+        b[n++] = (struct buffer){ &w->engram[t], sizeof(float) * rows * (size_t)w->engram_ld[t] };
+    return n;
+}
+
+static void free_host(struct window *w)
+{
+    for (int t = 0; t < WINDOW_TABLES; t++)
+        free(w->h_engram[t]);
+    free(w->tok);
+    free(w);
+}
+
+int window_open(struct device *d, const struct model *m, int rows_max, struct window **out)
+{
+    struct buffer b[WINDOW_BUFFERS];
+    struct window *w = calloc(1, sizeof(*w));
+    int n, done = 0, r = -ENOMEM;
+
+    if (!w)
+        return fail(-ENOMEM, "window: out of memory");
+    w->dev = d;
+    w->rows_max = rows_max;
+    w->tok = calloc((size_t)rows_max, sizeof(int32_t));
+    if (!w->tok)
+        goto no_host;
+    for (int t = 0; t < m->tables; t++) {
+        w->engram_ld[t] = m->engram_ld[t];
+        w->h_engram[t] = calloc((size_t)rows_max * (size_t)m->engram_ld[t], sizeof(float));
+        if (!w->h_engram[t])
+            goto no_host;
+    }
+    n = window_buffers(w, m, b);
+    for (; done < n; done++) {
+        void *p;
+
+        r = d->ops->alloc(d, b[done].bytes, &p);
+        if (r < 0)
+            goto free_device;
+        memcpy(b[done].at, &p, sizeof(p));
+    }
+    *out = w;
+    return 0;
+
+free_device:
+    while (done-- > 0) {
+        void *p;
+
+        memcpy(&p, b[done].at, sizeof(p));
+        d->ops->free(d, p);
+    }
+    free_host(w);
+    return r;
+no_host:
+    free_host(w);
+    return fail(-ENOMEM, "window: no memory for %d rows", rows_max);
+}
+
+void window_close(struct window *w)
+{
+    struct device *d;
+
+    if (!w)
+        return;
+    d = w->dev;
+    d->ops->free(d, w->d_seg);
+    d->ops->free(d, w->d_tok);
+    d->ops->free(d, w->info);
+    d->ops->free(d, w->logits);
+    d->ops->free(d, w->d_choice);
+    d->ops->free(d, w->d_n_ok);
+    d->ops->free(d, w->d_next);
+    d->ops->free(d, w->taps);
+    for (int t = 0; t < WINDOW_TABLES; t++)
+        d->ops->free(d, w->engram[t]);
+    free_host(w);
+}
+
+void window_clear(struct window *w)
+{
+    w->segs = 0;
+    w->rows = 0;
+    w->head = false;
+}
+
+int window_add(struct window *w, int slot, const int32_t *tok, int len, int flags)
+{
+    if (w->segs == SLOTS_MAX || len < 1 || len > w->rows_max - w->rows)
+        return fail(-EINVAL, "window: slot %d with %d rows does not fit behind %d of %d", slot, len,
+                    w->rows, w->rows_max);
+    for (int i = 0; i < w->segs; i++)
+        if (w->seg[i].slot == slot)
+            return fail(-EINVAL, "window: slot %d stands in it twice", slot);
+    w->seg[w->segs++] =
+        (struct segment){ .slot = slot, .first = w->rows, .len = len, .flags = flags };
+    memcpy(w->tok + w->rows, tok, sizeof(*tok) * (size_t)len);
+    w->rows += len;
+    return 0;
+}
+
+int window_upload(struct exec *x, struct slot_pool *p, struct window *w)
+{
+    struct queue *q = x->q;
+
+    assert(!w->head || w->rows <= WINDOW_ROWS_SHARED);
+    for (int i = 0; i < w->segs; i++) {
+        const struct segment *s = &w->seg[i];
+
+        if (p->pos[s->slot] + s->len > p->context + p->rows_max)
+            return fail(-EOVERFLOW, "window: slot %d at position %d has no room for %d rows of %d",
+                        s->slot, p->pos[s->slot], s->len, p->context);
+        memcpy(p->ids[s->slot] + p->pos[s->slot], w->tok + s->first,
+               sizeof(int32_t) * (size_t)s->len);
+    }
+    q->ops->put(q, w->d_seg, w->seg, sizeof(w->seg[0]) * (size_t)w->segs);
+    q->ops->put(q, w->d_tok, w->tok, sizeof(w->tok[0]) * (size_t)w->rows);
+    for (int t = 0; t < WINDOW_TABLES; t++)
+        if (w->engram[t])
+            q->ops->put(q, w->engram[t], w->h_engram[t],
+                        sizeof(float) * (size_t)w->rows * (size_t)w->engram_ld[t]);
+    x->op->stage(
+        q,
+        &(struct stage_args){
+            .seg = w->d_seg, .head = p->head, .tok = w->d_tok, .info = w->info, .segs = w->segs });
+    return 0;
+}
+
+void window_fetch(struct exec *x, struct window *w)
+{
+    struct queue *q = x->q;
+
+    if (w->head)
+        q->ops->get(q, w->choice, w->d_choice, sizeof(int32_t) * (size_t)w->rows);
+    q->ops->get(q, w->n_ok, w->d_n_ok, sizeof(int32_t) * (size_t)w->segs);
+    q->ops->get(q, w->next, w->d_next, sizeof(int32_t) * (size_t)w->segs);
+}

@@ -1,0 +1,65 @@
+#include "tests/rig/goldens.h"
+
+#include "src/base/file.h"
+#include "src/model/safetensors.h"
+
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+const char *const golden_prompts[6] = { "prose_short", "prose_long",   "code_short",
+                                        "code_chat",   "struct_count", "struct_json" };
+
+static struct safetensors *file;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+static void open_file(void)
+{
+    if (safetensors_open(VECTORS "/goldens.safetensors", &file) < 0)
+        abort();
+}
+
+static void *value(size_t *n, const char *type, const char *fmt, va_list ap)
+{
+    char name[256];
+    const struct st_tensor *t;
+    void *data;
+
+    pthread_once(&once, open_file);
+    vsnprintf(name, sizeof(name), fmt, ap);
+    t = safetensors_find(file, name);
+    if (!t || strcmp(t->type, type) != 0) {
+        fprintf(stderr, "no golden %s of type %s\n", name, type);
+        abort();
+    }
+    data = malloc(t->end - t->begin + 1);
+    if (!data ||
+        full_pread(file->fd, data, t->end - t->begin, (off_t)(file->data + t->begin), name) < 0)
+        abort();
+    *n = t->elements;
+    return data;
+}
+
+const float *golden_f32(size_t *n, const char *fmt, ...)
+{
+    va_list ap;
+    const float *v;
+
+    va_start(ap, fmt);
+    v = value(n, "F32", fmt, ap);
+    va_end(ap);
+    return v;
+}
+
+const int32_t *golden_i32(size_t *n, const char *fmt, ...)
+{
+    va_list ap;
+    const int32_t *v;
+
+    va_start(ap, fmt);
+    v = value(n, "I32", fmt, ap);
+    va_end(ap);
+    return v;
+}

@@ -1,0 +1,215 @@
+#include "tests/rig/rig.h"
+
+#include "src/base/file.h"
+#include "src/base/json.h"
+#include "src/base/log.h"
+#include "src/model/source.h"
+#include "src/model/tokenizer.h"
+#include "tests/transport/wires.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define MUST(call)                                                                                 \
+    do {                                                                                           \
+        int must_ = (call);                                                                        \
+        if (must_ != 0) {                                                                          \
+            fprintf(stderr, "%s:%d: %s = %d\n", __FILE__, __LINE__, #call, must_);                 \
+            abort();                                                                               \
+        }                                                                                          \
+    } while (0)
+
+struct world {
+    const struct rig_settings *set;
+    struct wires wires;
+    void (*fn)(struct rig *g, void *arg);
+    void *arg;
+};
+
+static void read_config(struct rig *g, char *folder, size_t cap)
+{
+    char path[PATH_CAP];
+
+    snprintf(folder, cap, "%s", g->set->model ? g->set->model : POCKET);
+    MUST(path_join(path, sizeof(path), folder, "config.json"));
+    MUST(json_read(path, 1 << 20, 32, &g->config));
+}
+
+/* The rank's share of the checkpoint, as a pack that has no name any more once it is mapped. */
+static void open_pack(struct rig *g, const char *folder, const struct walk_part *parts, int n_parts)
+{
+    char path[PATH_CAP], temp[] = "/tmp/tandem-rig-XXXXXX", *text;
+    struct pack_spec spec = { .family = g->m->ops->name,
+                              .parts = parts,
+                              .n_parts = n_parts,
+                              .rank = g->rank,
+                              .ranks = g->m->ranks };
+    struct source *src;
+    struct tokenizer *t;
+    size_t bytes;
+
+    if (!mkdtemp(temp))
+        abort();
+    MUST(path_join(path, sizeof(path), folder, "tokenizer.json"));
+    MUST(file_read(path, 64 << 20, &text, &bytes));
+    MUST(tokenizer_open(text, bytes, "tokenizer.json", &t));
+    if (g->m->ops->derive(g->m, t, &spec.blobs[0]) < 0)
+        abort();
+    MUST(source_hf_open(folder, &src));
+    MUST(path_join(path, sizeof(path), temp, "rank.pack"));
+    MUST(pack_write(path, &spec, src));
+    MUST(pack_open(path, &g->pack));
+    unlink(path);
+    MUST(path_join(path, sizeof(path), temp, "rank.pack.lock"));
+    unlink(path);
+    rmdir(temp);
+    src->ops->close(src);
+    tokenizer_close(t);
+    free(text);
+}
+
+static void open_model(struct rig *g)
+{
+    const struct rig_settings *s = g->set;
+    struct walk_part parts[2];
+    struct state_list states = { .n = 0 };
+    const struct family_ops *family;
+    char folder[PATH_CAP];
+    int n = 1, rows_max = s->rows_max ? s->rows_max : 512;
+    const void *base, *dev_base;
+    size_t bytes;
+
+    read_config(g, folder, sizeof(folder));
+    MUST(family_find(g->config, &family));
+    MUST(family->open(g->config, !s->no_quant, &g->m));
+    MUST(family->split(g->m, g->rank, s->ranks));
+    family->states(g->m, &states);
+    parts[0] = (struct walk_part){ family->weights, g->m };
+    if (s->part)
+        parts[n++] = s->part(s->part_arg, g->config, g->m, &states);
+    open_pack(g, folder, parts, n);
+    MUST(backend_find(s->backend ? s->backend : "ref", &g->backend));
+    MUST(g->backend->open(0, s->threads ? s->threads : 1, &g->dev));
+    MUST(g->backend->queue_open(g->dev, &g->q));
+    base = pack_base(g->pack, &bytes);
+    MUST(g->backend->weights(g->dev, base, bytes, &dev_base));
+    MUST(pack_bind(g->pack, parts, n));
+    MUST(family->ready(g->m, g->dev, g->pack));
+    MUST(slot_pool_open(g->dev, &states, s->slots ? s->slots : 1, s->context ? s->context : 2048,
+                        rows_max, &g->pool));
+    MUST(window_open(g->dev, g->m, rows_max, &g->w));
+    MUST(row_store_pread_open(g->pack, &g->rows));
+}
+
+static void open_exec(struct rig *g)
+{
+    struct exec dry;
+    struct arena count;
+    int32_t tok = 0;
+
+    g->x = (struct exec){ .op = g->backend->op,
+                          .q = g->q,
+                          .tmp = &g->arena,
+                          .comm = g->comm,
+                          .workers = g->dev->workers,
+                          .round = g->set->fp32 ? ROUND_NONE : ROUND_BF16 };
+    exec_dry(&dry, &count, &g->x);
+    window_clear(g->w);
+    MUST(window_add(g->w, 0, &tok, 1, 0));
+    g->w->head = true;
+    g->w->rows = g->w->rows_max;
+    g->m->ops->forward(g->m, &dry, g->pool, g->w);
+    MUST(arena_open(g->dev, count.peak + (64 << 20), &g->arena));
+}
+
+static void close_rig(struct rig *g)
+{
+    arena_close(g->dev, &g->arena);
+    g->rows->ops->close(g->rows);
+    window_close(g->w);
+    slot_pool_close(g->pool);
+    g->m->ops->close(g->m);
+    g->backend->queue_close(g->q);
+    g->backend->close(g->dev);
+    pack_close(g->pack);
+    json_close(g->config);
+}
+
+static void run_rank(int rank, void *arg)
+{
+    struct world *world = arg;
+    const struct rig_settings *s = world->set;
+    struct comm_settings cs = { .partials = s->bf16_wire ? COMM_BF16 : COMM_F32,
+                                .slot_bytes = 1 << 20,
+                                .spin_us = 20,
+                                .wait_limit_ms = 60000 };
+    struct rig g = { .set = s, .rank = rank };
+
+    log_rank(rank);
+    open_model(&g);
+    if (s->ranks == 1)
+        MUST(comm_self_open(&cs, &g.comm));
+    else
+        MUST(comm_link_open(world->wires.link[rank], rank, s->ranks, &cs, &g.comm));
+    open_exec(&g);
+    world->fn(&g, world->arg);
+    comm_close(g.comm);
+    close_rig(&g);
+}
+
+void rigs_run(const struct rig_settings *s, void (*fn)(struct rig *g, void *arg), void *arg)
+{
+    struct world world = { .set = s, .fn = fn, .arg = arg };
+
+    if (s->ranks > 1)
+        wires_open(&world.wires, "loop", s->ranks, 0);
+    wires_run(s->ranks, run_rank, &world);
+    if (s->ranks > 1)
+        wires_close(&world.wires);
+}
+
+void rig_forward(struct rig *g, int slot, const int32_t *tok, int n, bool head)
+{
+    window_clear(g->w);
+    MUST(window_add(g->w, slot, tok, n, 0));
+    g->w->head = head;
+    MUST(g->m->ops->stage(g->m, g->pool, g->rows, g->w));
+    MUST(window_upload(&g->x, g->pool, g->w));
+    g->m->ops->forward(g->m, &g->x, g->pool, g->w);
+    MUST(g->q->ops->wait(g->q));
+    MUST(comm_check(g->comm));
+}
+
+void rig_keep(struct rig *g, int slot, int n)
+{
+    slot_set(g->pool, g->q, slot, g->pool->pos[slot] + n);
+    MUST(g->q->ops->wait(g->q));
+}
+
+void rig_logits(struct rig *g, float *out)
+{
+    int width[RANKS_MAX], widest = model_widths(g->m, width), rows = g->w->rows, at = 0;
+    size_t block = (size_t)rows * (size_t)widest;
+    float *own = calloc(block, sizeof(float));
+    float *all = calloc(block * (size_t)g->m->ranks, sizeof(float));
+
+    for (int r = 0; r < rows; r++)
+        g->q->ops->get(g->q, own + (size_t)r * (size_t)widest,
+                       g->w->logits + (size_t)r * (size_t)g->m->vocab_share,
+                       sizeof(float) * (size_t)g->m->vocab_share);
+    MUST(g->q->ops->wait(g->q));
+    comm_gather(g->comm, g->q, COMM_SITES - 1, own, all, block * sizeof(float));
+    MUST(comm_check(g->comm));
+    for (int i = 0; i < g->m->ranks; i++) {
+        for (int r = 0; r < rows; r++)
+            memcpy(out + (size_t)r * (size_t)g->m->vocab + at,
+                   all + (size_t)i * block + (size_t)r * (size_t)widest,
+                   sizeof(float) * (size_t)width[i]);
+        at += width[i];
+    }
+    free(own);
+    free(all);
+}

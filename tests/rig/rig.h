@@ -1,0 +1,63 @@
+/* rig - one rank of a model, opened for a test: pack, device, states, window. Failing to open ends the test.
+ *
+ * rigs_run makes a world of ranks, each on a thread of its own with links between them, and runs fn on all.
+ */
+#ifndef TANDEM_TESTS_RIG_RIG_H
+#define TANDEM_TESTS_RIG_RIG_H
+
+#include "kernels/backend.h"
+#include "src/model/exec.h"
+#include "src/model/family.h"
+#include "src/model/row_store.h"
+#include "src/transport/comm.h"
+
+#include <stdbool.h>
+
+struct json;
+
+struct rig_settings {
+    const char *model;   /* checkpoint folder; NULL is the pocket model */
+    const char *backend; /* NULL is ref */
+    int ranks;
+    bool fp32;                    /* numerics */
+    bool no_quant;                /* cache_quant = off */
+    bool bf16_wire;               /* partials */
+    int slots, context, rows_max; /* 0: 1, 2048, 512 */
+    int threads;                  /* of a rank; 0 is 1 */
+    /* a drafter's part, so that this rig need not know drafters; NULL if none */
+    struct walk_part (*part)(void *arg, const struct json *config, struct model *m,
+                             struct state_list *l);
+    void *part_arg;
+};
+
+struct rig {
+    const struct rig_settings *set;
+    struct json *config;
+    struct pack *pack;
+    const struct backend_ops *backend;
+    struct device *dev;
+    struct queue *q;
+    struct model *m;
+    struct slot_pool *pool;
+    struct window *w;
+    struct row_store *rows;
+    struct comm *comm;
+    struct arena arena;
+    struct exec x;
+    int rank;
+};
+
+/* rigs_run - fn(rig, arg) on every rank; returns when all have. */
+void rigs_run(const struct rig_settings *s, void (*fn)(struct rig *g, void *arg), void *arg);
+
+/* rig_forward - run tok[0 .. n-1] as one window of the slot: stage, upload, forward; nothing is committed.
+ * With head the logits are there after the wait; head windows have at most WINDOW_ROWS_SHARED rows. */
+void rig_forward(struct rig *g, int slot, const int32_t *tok, int n, bool head);
+
+/* rig_keep - commit the first n rows of the slot's last window. */
+void rig_keep(struct rig *g, int slot, int n);
+
+/* rig_logits - all ranks: the whole vocabulary's logits of the window's rows, gathered; [rows][vocab]. */
+void rig_logits(struct rig *g, float *out);
+
+#endif
