@@ -1,0 +1,56 @@
+/* backend.c owns the list of backends and the error a queue keeps. */
+#include "kernels/backend.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "kernels/ref/ref.h"
+#include "src/base/log.h"
+
+/* Slowest first: auto takes the last one that opens. */
+static const struct backend_ops *const backends[] = { &backend_ref };
+
+#define BACKENDS ((int)(sizeof(backends) / sizeof(backends[0])))
+
+static int backend_opens(const struct backend_ops *b)
+{
+    struct device *d;
+
+    if (b->open(0, 1, &d) < 0)
+        return 0;
+    b->close(d);
+    return 1;
+}
+
+int backend_find(const char *name, const struct backend_ops **out)
+{
+    char built[128] = "";
+    int is_auto = strcmp(name, "auto") == 0;
+
+    for (int i = BACKENDS - 1; i >= 0; i--) {
+        if (is_auto ? backend_opens(backends[i]) : strcmp(name, backends[i]->name) == 0) {
+            *out = backends[i];
+            return 0;
+        }
+    }
+    for (int i = 0; i < BACKENDS; i++) {
+        strncat(built, i ? ", " : "", sizeof(built) - strlen(built) - 1);
+        strncat(built, backends[i]->name, sizeof(built) - strlen(built) - 1);
+    }
+    return fail(-ENODEV, "backend %s is not built, there is: %s", name, built);
+}
+
+void queue_fail(struct queue *q, int r, const char *fmt, ...)
+{
+    char text[256];
+    va_list ap;
+
+    if (q->err)
+        return;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof(text), fmt, ap);
+    va_end(ap);
+    q->err = fail(r, "%s", text);
+}

@@ -1,0 +1,149 @@
+/* backend.c owns the device and queue of the reference backend. Device memory is host memory and an op has
+ * run when its call returns. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/ref/ref.h"
+#include "src/base/log.h"
+#include "src/base/pool.h"
+
+#define ALIGN 256
+
+static int host_open(int ordinal, int threads, struct device **out)
+{
+    struct device *d = calloc(1, sizeof(*d));
+    int r;
+
+    if (!d)
+        return fail(-ENOMEM, "ref: no memory for a device");
+    r = pool_open(threads, &d->pool);
+    if (r < 0) {
+        free(d);
+        return r;
+    }
+    d->ops = &backend_ref;
+    d->workers = threads;
+    *out = d;
+    return 0;
+}
+
+static int host_alloc(struct device *d, size_t bytes, void **out)
+{
+    size_t whole = (bytes + ALIGN - 1) / ALIGN * ALIGN;
+    void *p = whole < bytes ? NULL : aligned_alloc(ALIGN, whole ? whole : ALIGN);
+
+    if (!p)
+        return fail(-ENOMEM, "ref: no memory for %zu bytes", bytes);
+    memset(p, 0, whole);
+    *out = p;
+    return 0;
+}
+
+static void host_free(struct device *d, void *p)
+{
+    free(p);
+}
+
+static int host_weights(struct device *d, const void *p, size_t bytes, const void **out)
+{
+    *out = p;
+    return 0;
+}
+
+static void host_unweights(struct device *d, const void *p)
+{
+}
+
+static int host_queue_open(struct device *d, struct queue **out)
+{
+    struct queue *q = calloc(1, sizeof(*q));
+
+    if (!q)
+        return fail(-ENOMEM, "ref: no memory for a queue");
+    q->ops = d->ops;
+    q->dev = d;
+    *out = q;
+    return 0;
+}
+
+static void host_queue_close(struct queue *q)
+{
+    free(q);
+}
+
+static void host_copy(struct queue *q, void *dst, const void *src, size_t bytes)
+{
+    if (!q->err && bytes)
+        memcpy(dst, src, bytes);
+}
+
+static int host_wait(struct queue *q)
+{
+    int r = q->err;
+
+    q->err = 0;
+    return r;
+}
+
+static void host_close(struct device *d)
+{
+    if (!d)
+        return;
+    pool_close(d->pool);
+    free(d);
+}
+
+const struct op_table ref_ops = {
+#define REF_FILL(name) .name = ref_##name,
+    OP_LIST(REF_FILL)
+#undef REF_FILL
+};
+
+const struct backend_ops backend_ref = {
+    .name = "ref",
+    .caps = BACKEND_HOST_MEMORY,
+    .op = &ref_ops,
+    .open = host_open,
+    .alloc = host_alloc,
+    .free = host_free,
+    .weights = host_weights,
+    .unweights = host_unweights,
+    .queue_open = host_queue_open,
+    .queue_close = host_queue_close,
+    .put = host_copy,
+    .get = host_copy,
+    .wait = host_wait,
+    .close = host_close,
+};
+
+struct run {
+    ref_fn *fn;
+    const void *args;
+    int items, parts;
+};
+
+static void run_part(void *arg, int task, int worker)
+{
+    const struct run *r = arg;
+    int lo = (int)((int64_t)r->items * task / r->parts);
+    int hi = (int)((int64_t)r->items * (task + 1) / r->parts);
+
+    if (lo < hi)
+        r->fn(r->args, lo, hi, worker);
+}
+
+void ref_run(struct queue *q, int items, int grain, ref_fn *fn, const void *args)
+{
+    int parts = items / grain;
+
+    if (parts > q->dev->workers)
+        parts = q->dev->workers;
+    if (parts > 1) {
+        struct run r = { .fn = fn, .args = args, .items = items, .parts = parts };
+
+        pool_run(q->dev->pool, parts, run_part, &r);
+    } else if (items > 0) {
+        fn(args, 0, items, 0);
+    }
+}

@@ -1,0 +1,15 @@
+/* codec - how a row of a state is stored, and read back. */
+#ifndef TANDEM_KERNELS_REF_CODEC_H
+#define TANDEM_KERNELS_REF_CODEC_H
+
+#include "kernels/ops.h"
+
+/* codec_block - values that share a scale; 1 for CODEC_F32. */
+int codec_block(enum codec c);
+
+/* codec_encode - cols values, a multiple of the block, to codec_bytes(c, cols) bytes.
+ * note     a block with a NaN or an infinity gets a NaN as its scale: it reads back as NaN */
+void codec_encode(enum codec c, const float *x, int cols, unsigned char *row);
+void codec_decode(enum codec c, const unsigned char *row, int cols, float *x);
+
+#endif

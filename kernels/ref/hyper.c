@@ -1,0 +1,207 @@
+/* hyper.c owns the residual streams: their mixes, and what goes in and out of a sublayer. */
+#include <errno.h>
+#include <math.h>
+#include <string.h>
+
+#include "kernels/ref/dot.h"
+#include "kernels/ref/ref.h"
+#include "kernels/ref/rows.h"
+#include "kernels/ref/simd.h"
+
+#define MIX_TILES (((2 + HC_MAX) * HC_MAX + MAT_TILE - 1) / MAT_TILE)
+#define GRAIN_ROWS 8
+
+/* Rows to one by softmax, then columns; the rest of the iterations divide rows and columns in turn. eps is
+ * added to every softmax value and to every divisor. The last step divides columns. */
+static void sinkhorn(float *c, int n, int iters, float eps)
+{
+    for (int j = 0; j < n; j++) {
+        float most = c[j * n], sum = 0;
+
+        for (int k = 1; k < n; k++)
+            most = c[j * n + k] > most ? c[j * n + k] : most;
+        for (int k = 0; k < n; k++) {
+            c[j * n + k] = expf(c[j * n + k] - most);
+            sum += c[j * n + k];
+        }
+        for (int k = 0; k < n; k++)
+            c[j * n + k] = c[j * n + k] / sum + eps;
+    }
+    for (int i = 0; i < iters; i++) {
+        for (int j = 0; i > 0 && j < n; j++) {
+            float sum = 0;
+
+            for (int k = 0; k < n; k++)
+                sum += c[j * n + k];
+            for (int k = 0; k < n; k++)
+                c[j * n + k] /= sum + eps;
+        }
+        for (int k = 0; k < n; k++) {
+            float sum = 0;
+
+            for (int j = 0; j < n; j++)
+                sum += c[j * n + k];
+            for (int j = 0; j < n; j++)
+                c[j * n + k] /= sum + eps;
+        }
+    }
+}
+
+/* m: the (2 + hc) * hc sums of a row, not yet scaled by the row's norm. */
+static void mix_row(const struct hc_mix_args *a, int r, const float *m, float square_sum)
+{
+    int hc = a->hc;
+    float by = 1.0f / sqrtf(square_sum / (float)(hc * a->dim) + a->eps);
+    float *pre = a->pre + (size_t)r * (size_t)hc, *post = a->post + (size_t)r * (size_t)hc;
+    float *comb = a->comb + (size_t)r * (size_t)(hc * hc);
+
+    for (int i = 0; i < hc; i++) {
+        pre[i] = ref_sigmoid(m[i] * by * a->scale[0] + a->base[i]) + a->hc_eps;
+        post[i] = 2 * ref_sigmoid(m[hc + i] * by * a->scale[1] + a->base[hc + i]);
+    }
+    for (int i = 0; i < hc * hc; i++)
+        comb[i] = m[2 * hc + i] * by * a->scale[2] + a->base[2 * hc + i];
+    sinkhorn(comb, hc, a->iters, a->hc_eps);
+}
+
+static void hc_mix_rows(const void *args, int lo, int hi, int worker)
+{
+    const struct hc_mix_args *a = args;
+    struct dot_tiles w = dot_mat(a->fn);
+    size_t cols = (size_t)a->hc * (size_t)a->dim;
+    int tiles = (a->fn->rows + MAT_TILE - 1) / MAT_TILE;
+
+    for (int r = lo; r < hi; r += DOT_ROWS) {
+        int n = hi - r < DOT_ROWS ? hi - r : DOT_ROWS;
+        float m[DOT_ROWS][MIX_TILES * MAT_TILE], sum[DOT_ROWS];
+        const float *x[DOT_ROWS];
+
+        for (int i = 0; i < n; i++)
+            x[i] = a->x + (size_t)(r + i) * cols;
+        dot_rows(&w, 0, tiles, x, n, m[0], MIX_TILES * MAT_TILE, false);
+        rows_square_sum(x[0], cols, n, (int)cols, sum);
+        for (int i = 0; i < n; i++)
+            mix_row(a, r + i, m[i], sum[i]);
+    }
+}
+
+void ref_hc_mix(struct queue *q, const struct hc_mix_args *a)
+{
+    if (q->err)
+        return;
+    if (a->hc < 1 || a->hc > HC_MAX || a->fn->rows != (2 + a->hc) * a->hc ||
+        a->fn->cols != a->hc * a->dim) {
+        queue_fail(q, -EINVAL, "hc_mix: %d x %d mixes for %d streams of %d", a->fn->rows,
+                   a->fn->cols, a->hc, a->dim);
+        return;
+    }
+    ref_run(q, a->rows, GRAIN_ROWS, hc_mix_rows, a);
+}
+
+static void round_row(float *y, int n, enum round round)
+{
+    if (round == ROUND_BF16)
+        for (int c = 0; c < n; c++)
+            y[c] = bf16_round(y[c]);
+}
+
+SIMD static void collapse_row(const struct hc_collapse_args *a, int r)
+{
+    const float *x = a->x + (size_t)r * (size_t)a->hc * (size_t)a->dim;
+    const float *pre = a->pre ? a->pre + (size_t)r * (size_t)a->hc : NULL;
+    float *y = a->y + (size_t)r * (size_t)a->dim;
+
+    if (!pre) {
+        memcpy(y, x, (size_t)a->dim * sizeof(*y));
+    } else {
+        for (int c = 0; c < a->dim; c++) {
+            float sum = 0;
+
+            for (int i = 0; i < a->hc; i++)
+                sum += pre[i] * x[(size_t)i * (size_t)a->dim + (size_t)c];
+            y[c] = sum;
+        }
+    }
+    round_row(y, a->dim, a->round);
+}
+
+static void hc_collapse_rows(const void *args, int lo, int hi, int worker)
+{
+    for (int r = lo; r < hi; r++)
+        collapse_row(args, r);
+}
+
+void ref_hc_collapse(struct queue *q, const struct hc_collapse_args *a)
+{
+    if (q->err)
+        return;
+    ref_run(q, a->rows, GRAIN_ROWS, hc_collapse_rows, a);
+}
+
+SIMD static void expand_row(const struct hc_expand_args *a, int r)
+{
+    int hc = a->hc;
+    float *x = a->x + (size_t)r * (size_t)hc * (size_t)a->dim;
+    const float *y = a->y + (size_t)r * (size_t)a->dim;
+    const float *post = a->post + (size_t)r * (size_t)hc;
+    const float *comb = a->comb + (size_t)r * (size_t)(hc * hc);
+
+    for (int c = 0; c < a->dim; c++) {
+        float in[HC_MAX], v = ref_round(y[c], a->round);
+
+        for (int j = 0; j < hc; j++)
+            in[j] = x[(size_t)j * (size_t)a->dim + (size_t)c];
+        for (int k = 0; k < hc; k++) {
+            float sum = post[k] * v, mixed = 0;
+
+            for (int j = 0; j < hc; j++)
+                mixed += comb[j * hc + k] * in[j];
+            x[(size_t)k * (size_t)a->dim + (size_t)c] = ref_round(sum + mixed, a->round);
+        }
+    }
+}
+
+static void hc_expand_rows(const void *args, int lo, int hi, int worker)
+{
+    for (int r = lo; r < hi; r++)
+        expand_row(args, r);
+}
+
+void ref_hc_expand(struct queue *q, const struct hc_expand_args *a)
+{
+    if (q->err)
+        return;
+    if (a->hc < 1 || a->hc > HC_MAX) {
+        queue_fail(q, -EINVAL, "hc_expand: %d streams, want 1 .. %d", a->hc, HC_MAX);
+        return;
+    }
+    ref_run(q, a->rows, GRAIN_ROWS, hc_expand_rows, a);
+}
+
+SIMD static void mean_row(const struct hc_mean_args *a, int r)
+{
+    const float *x = a->x + (size_t)r * (size_t)a->hc * (size_t)a->dim;
+    float *y = a->y + (size_t)r * (size_t)a->ldy;
+
+    for (int c = 0; c < a->dim; c++) {
+        float sum = 0;
+
+        for (int i = 0; i < a->hc; i++)
+            sum += x[(size_t)i * (size_t)a->dim + (size_t)c];
+        y[c] = sum / (float)a->hc;
+    }
+    round_row(y, a->dim, a->round);
+}
+
+static void hc_mean_rows(const void *args, int lo, int hi, int worker)
+{
+    for (int r = lo; r < hi; r++)
+        mean_row(args, r);
+}
+
+void ref_hc_mean(struct queue *q, const struct hc_mean_args *a)
+{
+    if (q->err)
+        return;
+    ref_run(q, a->rows, GRAIN_ROWS, hc_mean_rows, a);
+}

@@ -1,0 +1,112 @@
+/* state.c owns what is written to the state of a slot, and the compressor that reads its raw rows. */
+#include <errno.h>
+#include <math.h>
+#include <string.h>
+
+#include "kernels/ref/codec.h"
+#include "kernels/ref/ref.h"
+
+#define PIECE 512 /* a multiple of every codec's block */
+
+static void requant_rows(const void *args, int lo, int hi, int worker)
+{
+    const struct requant_args *a = args;
+
+    for (int r = lo; r < hi; r++) {
+        float *x = a->x + (size_t)r * (size_t)a->cols;
+
+        for (int c = 0; c < a->cols; c += PIECE) {
+            int n = a->cols - c < PIECE ? a->cols - c : PIECE;
+            unsigned char code[PIECE * 2];
+
+            codec_encode(a->codec, x + c, n, code);
+            codec_decode(a->codec, code, n, x + c);
+        }
+    }
+}
+
+void ref_requant(struct queue *q, const struct requant_args *a)
+{
+    if (q->err || a->codec == CODEC_F32)
+        return;
+    if (a->cols % codec_block(a->codec) != 0) {
+        queue_fail(q, -EINVAL, "requant: %d values, want a multiple of %d", a->cols,
+                   codec_block(a->codec));
+        return;
+    }
+    ref_run(q, a->rows, 16, requant_rows, a);
+}
+
+void ref_row_put(struct queue *q, const struct row_put_args *a)
+{
+    const struct state_view *v = &a->view;
+    int ratio = a->ratio > 1 ? a->ratio : 1;
+    int width = a->width ? a->width : v->cols;
+    size_t ldx = (size_t)(a->ldx ? a->ldx : v->cols);
+
+    if (q->err)
+        return;
+    if (width % codec_block(v->codec) != 0 || a->col0 < 0 || a->col0 + width > v->cols ||
+        (v->codec != CODEC_F32 && width != v->cols)) {
+        queue_fail(q, -EINVAL, "row_put: values %d .. %d of a row of %d in blocks of %d", a->col0,
+                   a->col0 + width - 1, v->cols, codec_block(v->codec));
+        return;
+    }
+    for (int r = 0; r < a->rows; r++) {
+        const struct row_info *i = &a->info[r];
+        unsigned char *row;
+
+        if ((i->pos + 1) % ratio != 0)
+            continue;
+        row = state_row(v, i->slot, i->pos / ratio);
+        if (v->codec == CODEC_F32)
+            row += (size_t)a->col0 * sizeof(float);
+        codec_encode(v->codec, a->x + (size_t)r * ldx, width, row);
+    }
+}
+
+static void pool_row(const struct pool_args *a, int r)
+{
+    const struct row_info *info = &a->info[r];
+    float *y = a->y + (size_t)r * (size_t)a->cols;
+    int begin = info->pos - (a->ratio - 1);
+
+    if ((info->pos + 1) % a->ratio != 0) {
+        memset(y, 0, (size_t)a->cols * sizeof(*y));
+        return;
+    }
+    for (int c = 0; c < a->cols; c++) {
+        float most = -INFINITY, total = 0, sum = 0;
+
+        for (int i = 0; i < a->ratio; i++) {
+            float b = state_f32(&a->raw, info->slot, begin + i)[a->cols + c];
+
+            most = b > most ? b : most;
+        }
+        for (int i = 0; i < a->ratio; i++)
+            total += expf(state_f32(&a->raw, info->slot, begin + i)[a->cols + c] - most);
+        for (int i = 0; i < a->ratio; i++) {
+            const float *raw = state_f32(&a->raw, info->slot, begin + i);
+
+            sum += expf(raw[a->cols + c] - most) / total * raw[c];
+        }
+        y[c] = ref_round(sum, a->round);
+    }
+}
+
+static void pool_rows(const void *args, int lo, int hi, int worker)
+{
+    for (int r = lo; r < hi; r++)
+        pool_row(args, r);
+}
+
+void ref_pool(struct queue *q, const struct pool_args *a)
+{
+    if (q->err)
+        return;
+    if (a->ratio < 1 || a->raw.cap < a->ratio || a->raw.codec != CODEC_F32) {
+        queue_fail(q, -EINVAL, "pool: groups of %d from a ring of %d", a->ratio, a->raw.cap);
+        return;
+    }
+    ref_run(q, a->rows, 8, pool_rows, a);
+}
