@@ -336,20 +336,32 @@ static float confidence(const struct markov_args *a, int r, const float *prev)
     return sum;
 }
 
-static int markov_row(const struct markov_args *a, int r, int pos, int32_t before)
+/* A row that proposes nothing. */
+static void markov_none(const struct markov_args *a, int r, struct candidate *cand)
+{
+    for (int c = 0; c < a->ranks * a->k; c++)
+        cand[c] = (struct candidate){ .z = -INFINITY, .id = -1 };
+    a->draft[r] = -1;
+    a->conf[r] = NAN;
+}
+
+/* Draft of row r behind the token `before`, which is -1 when the chain is broken already. */
+static void markov_row(const struct markov_args *a, int r, int pos, int32_t before)
 {
     float prev[MARKOV_RANK_MAX];
     struct candidate cand[MARKOV_CANDS_MAX];
 
-    ref_table_row(a->embed, before, prev);
-    a->conf[r] = confidence(a, r, prev);
-    if (refine(a, r, prev, cand) <= 0)
-        return -EBADMSG;
+    if (before >= 0)
+        ref_table_row(a->embed, before, prev);
+    if (before < 0 || refine(a, r, prev, cand) <= 0) {
+        markov_none(a, r, cand);
+    } else {
+        a->conf[r] = confidence(a, r, prev);
+        a->draft[r] = markov_pick(a, r, pos, cand);
+    }
     if (a->z)
         memcpy(a->z + (size_t)r * (size_t)(a->ranks * a->k), cand,
                (size_t)(a->ranks * a->k) * sizeof(*cand));
-    a->draft[r] = markov_pick(a, r, pos, cand);
-    return 0;
 }
 
 void ref_markov(struct queue *q, const struct markov_args *a)
@@ -368,11 +380,7 @@ void ref_markov(struct queue *q, const struct markov_args *a)
         int32_t before = a->info[first].tok;
 
         for (int i = 0; i < a->block; i++) {
-            if (markov_row(a, first + i, a->info[first].pos + 1 + i, before) < 0) {
-                queue_fail(q, -EBADMSG, "markov: no finite logits in slot %d draft %d position %d",
-                           (int)a->info[first].slot, i, (int)a->info[first].pos + 1 + i);
-                return;
-            }
+            markov_row(a, first + i, a->info[first].pos + 1 + i, before);
             before = a->draft[first + i];
         }
     }
