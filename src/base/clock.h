@@ -1,7 +1,7 @@
 /* clock - the one clock of a rank: monotonic nanoseconds.
  *
- * CLOCK_MONOTONIC never jumps when the wall clock is set, so every timeout, deadline and duration is taken
- * from here. The zero point is the machine's and means nothing on another machine.
+ * CLOCK_MONOTONIC never jumps when the wall clock is set, so every timeout, deadline and duration
+ * is taken from here. The zero point is the machine's and means nothing on another machine.
  */
 #ifndef TANDEM_BASE_CLOCK_H
 #define TANDEM_BASE_CLOCK_H

@@ -1,5 +1,5 @@
-/* config.c owns the one table of settings; parsing, defaults, help, dump and agreed text all come from it.
- * What keys mean for each other is in config_check.c.
+/* config.c owns the one table of settings; parsing, defaults, help, dump and agreed text all come
+ * from it. What keys mean for each other is in config_check.c.
  */
 #include "src/base/config.h"
 

@@ -1,8 +1,8 @@
-/* config - every setting of a rank: one table gives parsing, defaults, help, dump and the agreed text.
+/* config - every setting of a rank: one table gives parsing, defaults, help and dump.
  *
- * Order: config_init, then files and assignments in the order of the command line (the last one wins), then
- * config_check once. A file holds `key = value` lines; `#` at the start of a line or behind a blank begins a
- * comment. No environment variable is read.
+ * Order: config_init, then files and assignments in the order of the command line (the last one
+ * wins), then config_check once. A file holds `key = value` lines; `#` at the start of a line or
+ * behind a blank begins a comment. No environment variable is read.
  */
 #ifndef TANDEM_BASE_CONFIG_H
 #define TANDEM_BASE_CONFIG_H
@@ -23,8 +23,8 @@ enum experts { EXPERTS_WIDTH, EXPERTS_WHOLE };
 enum graphs { GRAPHS_AUTO, GRAPHS_ON, GRAPHS_OFF };
 enum plan_form { PLAN_FORM_FLAG, PLAN_FORM_IMM };
 
-/* Names that choose an implementer of a table stay names; they are one of the allowed ones and live for
- * ever. Other strings belong to the config. Never NULL: empty means not given.
+/* Names that choose an implementer of a table stay names; they are one of the allowed ones and live
+ * for ever. Other strings belong to the config. Never NULL: empty means not given.
  */
 struct config {
     char *model, *cache;
@@ -72,14 +72,14 @@ int config_init(struct config *c);
 void config_free(struct config *c);
 
 /* config_read - apply a file.
- * errors   those of file_read (64 KiB at most); -EINVAL naming file, line and key. Lines before the wrong
- *          one have been applied
+ * errors   those of file_read (64 KiB at most); -EINVAL naming file, line and key. Lines before the
+ *          wrong one have been applied
  */
 int config_read(struct config *c, const char *path);
 
 /* config_set - apply one "key=value"; blanks around both are dropped.
- * errors   -EINVAL naming the key: unknown (with the nearest known one), no value, not of the key's type,
- *          out of its range; the setting keeps its value. -ENOMEM
+ * errors   -EINVAL naming the key: unknown (with the nearest known one), no value, not of the key's
+ *          type, out of its range; the setting keeps its value. -ENOMEM
  */
 int config_set(struct config *c, const char *assignment);
 
@@ -93,15 +93,15 @@ int config_check(const struct config *c);
  */
 int config_get(const struct config *c, const char *key, char *buf, size_t cap);
 
-/* config_dump - every key with its default, meaning and value in force, as a file that config_read takes.
+/* config_dump - every key, its default, meaning and value in force, as a file for config_read.
  * errors   the errno of the write
  */
 int config_dump(const struct config *c, FILE *f);
 
-/* config_agree_text - the settings that must be equal on all ranks, `key = value` a line, sorted by key.
+/* config_agree_text - the settings that ranks must share, `key = value` a line, sorted by key.
  *
- * Left out: what names a rank, a machine or a path, and what changes neither a byte on the wire nor a token
- * (threads, pinning, caches, logs, timeouts, poll counts).
+ * Left out: what names a rank, a machine or a path, and what changes neither a byte on the wire nor
+ * a token (threads, pinning, caches, logs, timeouts, poll counts).
  *
  * errors   -ENOMEM
  * owns     the caller frees *out
@@ -116,10 +116,10 @@ int config_digest(const struct config *c, uint8_t out[SHA256_BYTES]);
  */
 int config_host(const struct config *c, int rank, char *buf, size_t cap);
 
-/* config_neighbours - how many ranks run on this rank's host, itself included, and its place among them. */
+/* config_neighbours - how many ranks run on this rank's host, and its place among them. */
 int config_neighbours(const struct config *c, int *place);
 
-/* config_threads - CPU threads of this rank: `threads`, or the allowed cores shared by its neighbours. */
+/* config_threads - CPU threads of this rank: `threads`, or its share of the allowed cores. */
 int config_threads(const struct config *c);
 
 #endif

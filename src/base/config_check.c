@@ -1,4 +1,4 @@
-/* config_check.c owns the relations between settings and what follows from them; config.c knows each alone. */
+/* config_check.c owns the relations between settings; config.c knows each one alone. */
 #include "src/base/config.h"
 
 #include <errno.h>

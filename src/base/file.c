@@ -151,7 +151,7 @@ int new_file_commit(struct new_file *f)
         goto drop;
     }
     f->temp[0] = 0;
-    /* The new name is on the disk only when the folder is. Some file systems cannot sync a folder. */
+    /* The new name is on the disk only when the folder is. Some file systems cannot sync one. */
     folder_of(f->path, folder);
     fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd >= 0) {

@@ -42,7 +42,8 @@ int new_file_open(struct new_file *f, const char *path, mode_t mode);
 int new_file_commit(struct new_file *f);
 void new_file_drop(struct new_file *f);
 
-/* full_pread, full_pwrite - all bytes at offset, through EINTR and short calls. name is for the message.
+/* full_pread, full_pwrite - all bytes at offset, through EINTR and short calls. name is for the
+ * message.
  * errors   full_pread: -EIO if the file ends before; else the errno of the call
  */
 int full_pread(int fd, void *out, size_t bytes, off_t offset, const char *name);
@@ -66,8 +67,9 @@ void file_unlock(int fd);
  */
 int path_join(char *out, size_t cap, const char *dir, const char *name);
 
-/* is_plain_name - one path component that stays in its folder: not empty, not "." or "..", no '/', no
- * '\\', no NUL, at most 255 bytes. For names that come from files, such as the shards of an index.
+/* is_plain_name - one path component that stays in its folder: not empty, not "." or "..", no '/',
+ * no '\\', no NUL, at most 255 bytes. For names that come from files, such as the shards of an
+ * index.
  */
 bool is_plain_name(const char *name, size_t bytes);
 

@@ -1,7 +1,7 @@
 /* hash - digests, keyed digests and random bytes; the one home of libcrypto and xxhash.
  *
- * SHA-256 and HMAC-SHA256 say that two ranks mean the same thing and know the same secret, XXH3-128 says
- * that a tensor's bytes are whole, FNV-1a-64 runs over every outcome of every round.
+ * SHA-256 and HMAC-SHA256 say that two ranks mean the same thing and know the same secret, XXH3-128
+ * says that a tensor's bytes are whole, FNV-1a-64 runs over every outcome of every round.
  */
 #ifndef TANDEM_BASE_HASH_H
 #define TANDEM_BASE_HASH_H
@@ -37,7 +37,9 @@ void sha256_close(struct sha256 *s);
 int hmac_sha256(const void *key, size_t key_bytes, const void *data, size_t bytes,
                 uint8_t out[SHA256_BYTES]);
 
-/* bytes_equal - memcmp() == 0 in a time that does not depend on the contents; for proofs and secrets. */
+/* bytes_equal - memcmp() == 0 in a time that does not depend on the contents; for proofs and
+ * secrets.
+ */
 bool bytes_equal(const void *a, const void *b, size_t bytes);
 
 /* hex_format - lowercase hex and a NUL; out has room for HEX_CAP(bytes). Returns out. */
@@ -53,7 +55,9 @@ int hex_parse(const char *text, void *out, size_t bytes);
  */
 int random_bytes(void *out, size_t bytes);
 
-/* xxh3_of - XXH3-128 (seed 0) in its canonical byte order, high word first, big endian: what xxh128sum prints. */
+/* xxh3_of - XXH3-128 (seed 0) in its canonical byte order, high word first, big endian: what
+ * xxh128sum prints.
+ */
 void xxh3_of(const void *data, size_t bytes, uint8_t out[XXH3_BYTES]);
 
 /* struct xxh3 - the same over data that comes in pieces; pieces do not change the digest.

@@ -1,4 +1,4 @@
-/* json.c owns parsed trees: our own nodes, which know their parent and key, over the library's values. */
+/* json.c owns parsed trees: nodes that know their parent and key, over the values of the library. */
 #include "src/base/json.h"
 
 #include <assert.h>
@@ -45,7 +45,7 @@ static const char *const type_names[] = {
     [JSON_IS_OBJECT] = "an object",
 };
 
-/* Refuses depth before the library recurses, and with the place. Strings are skipped, nothing is validated. */
+/* Refuses depth before the library recurses, and with the place. Validates nothing else. */
 static int check_depth(const char *text, size_t bytes, const char *name, int max_depth)
 {
     int depth = 0, line = 1;

@@ -1,12 +1,13 @@
-/* pool.c owns the worker threads. A call is one 64-bit ticket: its number and the tasks not yet taken.
+/* pool.c owns the worker threads. A call is one 64-bit ticket: its number and the tasks not yet
+ * taken.
  *
  *   caller   writes the call's fields, then the ticket (number, tasks)
  *   any      takes a task by lowering the ticket by one with compare-and-swap
  *   caller   waits until as many tasks are done as it gave out
  *
- * A worker reads the fields before its swap. They belong to the ticket's call if the swap succeeds: the
- * caller changes them only when that call has no task left, and then the swap fails. So nobody waits for
- * a worker that slept through a call.
+ * A worker reads the fields before its swap. They belong to the ticket's call if the swap succeeds:
+ * the caller changes them only when that call has no task left, and then the swap fails. So nobody
+ * waits for a worker that slept through a call.
  */
 #include "src/base/pool.h"
 
@@ -82,8 +83,8 @@ static bool has_work(struct pool *p)
     return (uint32_t)atomic_load(&p->ticket) != 0 || atomic_load(&p->closing);
 }
 
-/* Sleeper: count in, look, sleep. Waker: publish, look at the count. All sequentially consistent, so at least
- * one of the two sees the other.
+/* Sleeper: count in, look, sleep. Waker: publish, look at the count. All sequentially consistent,
+ * so at least one of the two sees the other.
  */
 static void sleep_until_work(struct pool *p)
 {

@@ -1,8 +1,9 @@
 /* rng - keyed random numbers and the one exp and log that sampling uses; one source for C and CUDA.
  *
- * A draw is a pure function of its key: nothing here has state. det_exp and det_log use +, -, *, / and bits
- * only, each rounded on its own, so a host and a device that follow IEEE 754 return the same bits. Their
- * error stays below 0.8 ulp; they differ from a correctly rounded result by at most one ulp.
+ * A draw is a pure function of its key: nothing here has state. det_exp and det_log use +, -, *, /
+ * and bits only, each rounded on its own, so a host and a device that follow IEEE 754 return the
+ * same bits. Their error stays below 0.8 ulp; they differ from a correctly rounded result by at
+ * most one ulp.
  *
  * source   Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (Philox4x32-10)
  */
@@ -68,7 +69,7 @@ RNG_FN uint64_t det_to_bits(double x)
     return bits;
 }
 
-/* det_mul - a product that no compiler may fuse with a sum behind it. C is built without contraction. */
+/* det_mul - a product that no compiler may fuse with a sum; C is built without contraction. */
 RNG_FN double det_mul(double a, double b)
 {
 #ifdef __CUDA_ARCH__
@@ -82,9 +83,10 @@ RNG_FN double det_mul(double a, double b)
 #define DET_LN2_LO 0x1.a39ef35793c76p-33
 #define DET_ONE_BY_LN2 0x1.71547652b82fep+0
 
-/* det_exp - e to the x over the full range: inf above 709.78, subnormals and 0 below -708.4, NaN for NaN.
+/* det_exp - e to the x over the full range: inf above 709.78, subnormal or 0 below -708.4.
  *
- *   x = k ln 2 + r, |r| <= ln 2 / 2;  exp(r) = 1 + r + r^2 q(r),  q within 2^-59 of (exp(r) - 1 - r) / r^2
+ *   x = k ln 2 + r, |r| <= ln 2 / 2;  exp(r) = 1 + r + r^2 q(r)
+ *   q within 2^-59 of (exp(r) - 1 - r) / r^2
  */
 RNG_FN double det_exp(double x)
 {
@@ -113,7 +115,7 @@ RNG_FN double det_exp(double x)
     q = det_mul(q, r) + 0.5;
     h = 1 + r; /* (1 - h) + r is the exact rest of this sum */
     y = h + (((1 - h) + r) + (det_mul(det_mul(r, r), q) + c));
-    /* 2^k in two factors: the first keeps y normal, the second is the one that may round or double. */
+    /* 2^k in two factors: the first keeps y normal, the second may round or overflow. */
     if (k < -1000)
         return det_mul(det_mul(y, det_from_bits((uint64_t)(k + 200 + 1023) << 52)), 0x1p-200);
     if (k > 1000)
@@ -121,10 +123,11 @@ RNG_FN double det_exp(double x)
     return det_mul(y, det_from_bits((uint64_t)(k + 1023) << 52));
 }
 
-/* det_log - natural logarithm over the full range: -inf for 0, NaN below 0, inf for inf, NaN for NaN.
+/* det_log - natural logarithm over the full range: -inf for 0, NaN below 0.
  *
  *   x = 2^k (1 + f), 1 + f in [sqrt(1/2), sqrt(2));  s = f / (2 + f), z = s^2
- *   log(1 + f) = f - (f^2/2 - s (f^2/2 + z p(z))),  p within 2^-51 of (log((1 + s)/(1 - s)) - 2 s) / s^3
+ *   log(1 + f) = f - (f^2/2 - s (f^2/2 + z p(z)))
+ *   p within 2^-51 of (log((1 + s)/(1 - s)) - 2 s) / s^3
  */
 RNG_FN double det_log(double x)
 {
@@ -167,7 +170,8 @@ enum draw_domain { DRAW_TOKEN, DRAW_NOISE, DRAW_COIN, DRAW_OTHER };
 /* draw_u - the uniform in (0, 1) that belongs to (seed, position, id, domain), exact in a double.
  *
  * units    pos is the position that the chosen token will occupy, id the token
- * source   spec of the keyed draw in docs/DECODE.md; part of the format: a change changes every sampled reply
+ * source   spec of the keyed draw in docs/DECODE.md; part of the format: a change changes every
+ *          sampled reply
  */
 RNG_FN double draw_u(uint64_t seed, uint64_t pos, uint32_t id, uint32_t domain)
 {
@@ -178,7 +182,7 @@ RNG_FN double draw_u(uint64_t seed, uint64_t pos, uint32_t id, uint32_t domain)
     return det_mul((double)m + 0.5, 0x1p-52);
 }
 
-/* draw_gumbel - the Gumbel noise of a token: argmax over survivors of x + g is a draw from softmax(x). */
+/* draw_gumbel - the Gumbel noise of a token: argmax of x + g draws from softmax(x). */
 RNG_FN double draw_gumbel(uint64_t seed, uint64_t pos, uint32_t id, uint32_t domain)
 {
     return -det_log(-det_log(draw_u(seed, pos, id, domain)));
@@ -190,8 +194,9 @@ RNG_FN uint64_t seed_of_choice(uint64_t seed, uint32_t i)
     return seed + i * (uint64_t)0x9E3779B97F4A7C15u;
 }
 
-/* Made-up weights: a value from the hash of a tensor's name and the element's index in the whole tensor, so
- * every rank count and every read order sees the same weights. One block serves four uniform elements.
+/* Made-up weights: a value from the hash of a tensor's name and the element's index in the whole
+ * tensor, so every rank count and every read order sees the same weights. One block serves four
+ * uniform elements.
  */
 RNG_FN struct philox synth_block(uint64_t name_hash, uint64_t block, uint32_t kind)
 {

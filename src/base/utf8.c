@@ -3,8 +3,8 @@
 
 #include <string.h>
 
-/* How a sequence goes on behind its first byte: its length and the bounds of the second byte, which alone
- * keep out overlong forms, surrogates and what lies above U+10FFFF. Length 0: no first byte.
+/* How a sequence goes on behind its first byte: its length and the bounds of the second byte, which
+ * alone keep out overlong forms, surrogates and what lies above U+10FFFF. Length 0: no first byte.
  */
 struct lead {
     int bytes;
@@ -24,7 +24,9 @@ static struct lead lead_of(unsigned char c)
     return (struct lead){ 0, 0, 0 };
 }
 
-/* How many bytes at s, at least 1, belong together, and whether they are whole, may become so, or never will. */
+/* How many bytes at s, at least 1, belong together, and whether they are whole, may become so, or
+ * never will.
+ */
 static enum utf8_rest take(const char *s, size_t bytes, size_t *n)
 {
     const unsigned char *p = (const unsigned char *)s;

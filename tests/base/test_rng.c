@@ -16,7 +16,7 @@ static const struct {
     { { 0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344 },
       UINT64_C(0x299f31d0a4093822),
       { 0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1 } },
-    /* the words of the keyed draw's known answers: (id, pos low, pos high, domain) under the seed */
+    /* the words of the keyed draw's known answers: (id, pos low, pos high, domain) under a seed */
     { { 3, 2, 0, 0 }, 1, { 0xf87dff44, 0x4f835ed8, 0xb0a6265e, 0xeccb7132 } },
     { { 3, 2, 0, 1 }, 1, { 0xc0035ec1, 0x07a4214c, 0x5fb32b3b, 0xdef36a68 } },
     { { 128799, 1000, 0, 0 }, 42, { 0x5b90c58a, 0x192a30fe, 0x154e57c4, 0x39057fff } },

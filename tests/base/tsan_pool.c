@@ -1,5 +1,6 @@
-/* The pool under ThreadSanitizer: plain writes before, in and after calls, with busy and sleeping workers.
- * A plain program, because the sanitizer and the test runner's processes do not go together.
+/* The pool under ThreadSanitizer: plain writes before, in and after calls, with busy and sleeping
+ * workers. A plain program, because the sanitizer and the test runner's processes do not go
+ * together.
  */
 #include "src/base/pool.h"
 
