@@ -17,7 +17,8 @@
 struct source;
 
 struct tensor {
-    enum dtype dtype;
+    enum dtype dtype; /* DTYPE_COUNT: a stored type of no plain weight, only named */
+    const char *type; /* as the checkpoint says it: "BF16", "F8_E4M3"; lives as long as the source */
     int rank;
     int64_t shape[TENSOR_RANK_MAX];
     uint64_t elements;
@@ -27,10 +28,12 @@ struct tensor {
 
 struct source_ops {
     const char *name;
-    /* find - positive 1 if there is no tensor of this name */
-    int (*find)(struct source *s, const char *name, struct tensor *out);
+    /* find - positive 1 if there is no tensor of this name. rows and cols: the shape that is wanted, 0 if
+     * unknown; only a source that makes its tensors up reads them, and has none of unknown shape */
+    int (*find)(struct source *s, const char *name, int64_t rows, int64_t cols, struct tensor *out);
     /* read - `bytes` bytes from byte `at` of the tensor; -EIO names file, tensor and offset */
-    int (*read)(struct source *s, const char *name, const struct tensor *t, uint64_t at, void *buf, size_t bytes);
+    int (*read)(struct source *s, const char *name, const struct tensor *t, uint64_t at, void *buf,
+                size_t bytes);
     /* unused - calls fn for every tensor that find was never asked for, in file order */
     void (*unused)(struct source *s, void (*fn)(void *arg, const char *name), void *arg);
     void (*close)(struct source *s);
@@ -45,13 +48,19 @@ struct source {
  *          file, tensor and offset; -EIO */
 int source_hf_open(const char *folder, struct source **out);
 
-/* source_synth_open - values of dtype for every tensor asked for; `expect` is told the shape by the walk. */
+/* source_synth_open - values of dtype for every tensor asked for, in the shape asked for: a value depends on
+ * seed, tensor name and element index alone. Matrices are near normal with deviation 1 / sqrt(cols), norms
+ * near 1, other vectors near 0, so that a network of them stays finite. */
 int source_synth_open(uint64_t seed, enum dtype dtype, struct source **out);
 
 /* source_weight - a whole-weight view that hides the three generations of names: finds the tensor of a
  * released name, or its Transformers name, or the slice of a fused one ([experts][2 * inter][dim] and the
- * like), checks rows x cols (rank 1 tensors are rows x 1), and tells where row 0 begins.
- * errors   1 if there is none; -EINVAL for another shape or an unsupported type, naming both */
+ * like), checks rows x cols (cols 1: any shape of `rows` elements), and tells where row 0 begins; rows follow
+ * each other without gap.
+ *
+ * in, out  name: the tensor's own name, for read
+ * errors   1 if there is none; -EINVAL for another shape (both named), a type or a format that is not
+ *          supported (named), a companion tensor beside a plain weight, or two generations of one name */
 int source_weight(struct source *s, const char *released, int64_t rows, int64_t cols, struct tensor *t,
                   char *name, size_t name_bytes, uint64_t *first_element);
 

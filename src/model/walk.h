@@ -32,8 +32,16 @@ struct weight {
     enum weight_kind kind;
     int64_t rows, cols; /* of the whole weight */
     enum shard shard;
-    int64_t first, count; /* this rank's share of the sharded dimension; all of it if SHARD_NONE */
+    int unit;             /* of a share, 1 if SHARD_NONE */
+    int64_t first, count; /* this rank's share of the sharded dimension; all rows if SHARD_NONE */
+
+    /* WEIGHT_ROWS: hash column i has prime[i] rows; first and count are columns. Else 0 and NULL. */
+    int columns;
+    const int64_t *prime;
 };
+
+/* weight_local - rows and cols of this rank's share; for WEIGHT_ROWS the rows of all its columns. */
+void weight_local(const struct weight *d, int64_t *rows, int64_t *cols);
 
 /* This rank's part of an n-gram table: `count` hash columns from column `first`, each a run of rows. */
 struct row_table {
@@ -57,11 +65,16 @@ struct walk_part {
     void *object;
 };
 
+/* walk_parts - walk every part; the first error, as kept in w->err. */
+int walk_parts(struct walk *w, const struct walk_part *parts, int n_parts);
+
 /* share_of - the blocks of `blocks` that belong to rank: writes first and count. */
 void share_of(int64_t blocks, int rank, int ranks, int64_t *first, int64_t *count);
 
 /* walk_mat - a matrix [rows][cols] for y = W x, sharded in units of `unit` along the sharded dimension.
- * The printf arguments make the released name. */
+ * The printf arguments make the released name.
+ * errors   of all four, kept in the walk: -EINVAL a size below 1, a dimension that is no whole number of
+ *          units; -ENAMETOOLONG */
 __attribute__((format(printf, 7, 8))) void walk_mat(struct walk *w, struct mat *m, int rows, int cols,
                                                     enum shard shard, int unit, const char *fmt, ...);
 __attribute__((format(printf, 6, 7))) void walk_table(struct walk *w, struct table *t, int rows, int cols,
