@@ -9,6 +9,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#define ROW_TICKETS 64 /* tickets are 0 .. ROW_TICKETS - 1 */
+
 struct pack;
 struct row_table;
 struct row_store;
@@ -19,12 +21,13 @@ struct row_store_stats {
 
 struct row_store_ops {
     const char *name;
-    /* ask - begin to fetch n rows of table t: index[i] is a row of the table's global numbering whose column
-     * is column[i] (0 .. t->count - 1, local). Out of range: -EINVAL. At most one ask is open a ticket. */
+    /* ask - begin to fetch n rows of table t: row_in_column[i] of local column column[i] (0 .. t->count - 1).
+     * The arrays are copied; t is borrowed until take.
+     * errors   -EINVAL out of range, or an ask of this ticket is open; then nothing was asked */
     int (*ask)(struct row_store *s, const struct row_table *t, int ticket, const int32_t *column,
                const int64_t *row_in_column, int n);
-    /* take - the rows of the ticket as f32, [n][t->cols], in the order asked.
-     * errors   -EIO naming table, row and cause; out is not written */
+    /* take - the rows of the ticket as f32, [n][t->cols], in the order asked. The ticket is free again.
+     * errors   -EIO naming table, row and cause; -EINVAL nothing was asked; out is not written */
     int (*take)(struct row_store *s, int ticket, float *out);
     void (*stats)(struct row_store *s, struct row_store_stats *out);
     void (*close)(struct row_store *s);
@@ -34,7 +37,7 @@ struct row_store {
     const struct row_store_ops *ops;
 };
 
-/* row_store_pread_open - plain reads at take; borrows the pack. */
+/* row_store_pread_open - plain reads at take; borrows the pack.   errors   -ENOMEM */
 int row_store_pread_open(struct pack *p, struct row_store **out);
 
 #endif

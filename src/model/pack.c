@@ -1,0 +1,501 @@
+/* pack.c owns the format: header, table of contents and their checks, and the map of an open pack. It is one of
+ * the two homes of protobuf-c. pack_write.c makes packs, pack_bind.c gives their weights to models.
+ */
+#include "src/model/pack.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "src/base/limits.h"
+#include "src/base/log.h"
+#include "src/model/pack.pb-c.h"
+#include "src/model/pack_file.h"
+
+int pack_share_bytes(const struct pack_weight *w, uint64_t *bytes)
+{
+    uint64_t rows = (uint64_t)(w->d.shard == SHARD_ROWS ? w->d.count : w->d.rows);
+    uint64_t cols = (uint64_t)(w->d.shard == SHARD_COLS ? w->d.count : w->d.cols);
+
+    if (w->d.kind == WEIGHT_ROWS) {
+        rows = 0;
+        for (int64_t i = 0; i < w->d.count; i++)
+            if (__builtin_add_overflow(rows, (uint64_t)w->column_rows[i], &rows))
+                return -EINVAL;
+    }
+    if (w->d.kind == WEIGHT_MAT)
+        rows = (rows + MAT_TILE - 1) / MAT_TILE * MAT_TILE;
+    if (__builtin_mul_overflow(rows, cols, bytes) ||
+        __builtin_mul_overflow(*bytes, dtype_bytes(w->dtype), bytes))
+        return -EINVAL;
+    return 0;
+}
+
+/* ---- writing ----------------------------------------------------------------------------------------- */
+
+static void weight_message(const struct pack_weight *w, Toc__Weight *m)
+{
+    toc__weight__init(m);
+    m->name = (char *)w->d.name;
+    m->kind = w->d.kind;
+    m->dtype = w->dtype;
+    m->shard = w->d.shard;
+    m->rows = w->d.rows;
+    m->cols = w->d.cols;
+    m->first = w->d.first;
+    m->count = w->d.count;
+    m->offset = w->offset;
+    m->bytes = w->bytes;
+    m->digest = (ProtobufCBinaryData){ .len = XXH3_BYTES, .data = (uint8_t *)w->digest };
+    if (w->d.kind == WEIGHT_ROWS) {
+        m->n_column_rows = (size_t)w->d.count;
+        m->column_rows = w->column_rows;
+    }
+}
+
+static ProtobufCBinaryData digest_bytes(const uint8_t *digest)
+{
+    return (ProtobufCBinaryData){ .len = SHA256_BYTES, .data = (uint8_t *)digest };
+}
+
+int pack_toc_encode(const struct pack_toc *t, uint8_t **out, size_t *bytes)
+{
+    Toc__Contents m = TOC__CONTENTS__INIT;
+    Toc__Weight *weight = calloc(t->n + 1, sizeof(*weight));
+    Toc__Weight **weights = calloc(t->n + 1, sizeof(Toc__Weight *));
+    Toc__Blob blob[PACK_BLOBS_MAX], *blobs[PACK_BLOBS_MAX];
+    uint8_t *buf = NULL;
+    int r = 0;
+
+    if (!weight || !weights) {
+        r = fail(-ENOMEM, "pack: no memory for a table of %zu weights", t->n);
+        goto free_weights;
+    }
+    for (size_t i = 0; i < t->n; i++) {
+        weight_message(&t->weight[i], &weight[i]);
+        weights[i] = &weight[i];
+    }
+    for (int i = 0; i < t->n_blobs; i++) {
+        toc__blob__init(&blob[i]);
+        blob[i].name = (char *)t->blob[i].name;
+        blob[i].data.len = t->blob[i].bytes;
+        blob[i].data.data = (uint8_t *)t->blob[i].data;
+        blobs[i] = &blob[i];
+    }
+    m.family = t->family;
+    m.rank = (uint32_t)t->rank;
+    m.ranks = (uint32_t)t->ranks;
+    m.walk_digest = digest_bytes(t->walk_digest);
+    m.source_digest = digest_bytes(t->source_digest);
+    m.set_digest = digest_bytes(t->set_digest);
+    m.n_blobs = (size_t)t->n_blobs;
+    m.blobs = blobs;
+    m.n_weights = t->n;
+    m.weights = weights;
+    *bytes = toc__contents__get_packed_size(&m);
+    buf = malloc(*bytes + 1);
+    if (!buf) {
+        r = fail(-ENOMEM, "pack: no memory for a table of contents of %zu bytes", *bytes);
+        goto free_weights;
+    }
+    toc__contents__pack(&m, buf);
+    *out = buf;
+
+free_weights:
+    free(weights);
+    free(weight);
+    return r;
+}
+
+static void add_number(struct sha256 *s, uint64_t v)
+{
+    sha256_add(s, &v, sizeof(v));
+}
+
+/* Lengths go in before bytes, so that no two different sets feed the same stream. */
+int pack_toc_digest(const struct pack_toc *t, uint8_t out[SHA256_BYTES])
+{
+    struct sha256 *s;
+    int r = sha256_open(&s);
+
+    if (r < 0)
+        return r;
+    add_number(s, PACK_VERSION);
+    add_number(s, (uint64_t)t->ranks);
+    add_number(s, strlen(t->family));
+    sha256_add(s, t->family, strlen(t->family));
+    for (int i = 0; i < t->n_blobs; i++) {
+        const struct pack_blob *b = &t->blob[i];
+
+        /* Only rank 0 reads suggested sampling. */
+        if (strcmp(b->name, "generation_config.json") == 0)
+            continue;
+        add_number(s, strlen(b->name));
+        sha256_add(s, b->name, strlen(b->name));
+        add_number(s, b->bytes);
+        sha256_add(s, b->data, b->bytes);
+    }
+    sha256_add(s, t->walk_digest, SHA256_BYTES);
+    for (size_t i = 0; i < t->n; i++) {
+        add_number(s, t->weight[i].dtype);
+        if (t->weight[i].d.shard == SHARD_NONE)
+            sha256_add(s, t->weight[i].digest, XXH3_BYTES);
+    }
+    r = sha256_end(s, out);
+    sha256_close(s);
+    return r;
+}
+
+/* ---- reading ----------------------------------------------------------------------------------------- */
+
+/* Kind, type and share of a weight, each in its range before anything is computed from it. */
+static int read_weight(const char *path, const Toc__Weight *m, struct pack_weight *w)
+{
+    int64_t whole = m->rows;
+    size_t len = strlen(m->name);
+
+    if (len == 0 || len >= WEIGHT_NAME_MAX)
+        return fail(-EINVAL, "%s: weight with a name of %zu bytes", path, len);
+    memcpy(w->d.name, m->name, len + 1);
+    if (m->kind > WEIGHT_ROWS || m->dtype >= DTYPE_COUNT || m->shard > SHARD_COLS)
+        return fail(-EINVAL, "%s: %s: kind %u, dtype %u, shard %u", path, m->name, m->kind,
+                    m->dtype, m->shard);
+    w->d.kind = (enum weight_kind)m->kind;
+    w->d.shard = (enum shard)m->shard;
+    w->dtype = (enum dtype)m->dtype;
+    if (m->rows < 1 || m->cols < 1 || m->cols > INT_MAX ||
+        (m->rows > INT_MAX && w->d.kind != WEIGHT_ROWS))
+        return fail(-EINVAL, "%s: %s: shape [%lld, %lld]", path, m->name, (long long)m->rows,
+                    (long long)m->cols);
+    if (w->d.kind == WEIGHT_VEC &&
+        (m->cols != 1 || w->dtype != DTYPE_F32 || w->d.shard == SHARD_COLS))
+        return fail(-EINVAL, "%s: %s: a vector has one column of F32", path, m->name);
+    if (w->d.kind == WEIGHT_ROWS && w->d.shard != SHARD_ROWS)
+        return fail(-EINVAL, "%s: %s: row table with shard %u", path, m->name, m->shard);
+    if (w->d.shard == SHARD_COLS)
+        whole = m->cols;
+    if (m->first < 0 || m->count < 0 || m->first > whole || m->count > whole - m->first ||
+        (w->d.shard == SHARD_NONE && (m->first != 0 || m->count != whole)))
+        return fail(-EINVAL, "%s: %s: share from %lld, %lld of %lld", path, m->name,
+                    (long long)m->first, (long long)m->count, (long long)whole);
+    if (m->digest.len != XXH3_BYTES)
+        return fail(-EINVAL, "%s: %s: digest of %zu bytes", path, m->name, m->digest.len);
+    memcpy(w->digest, m->digest.data, XXH3_BYTES);
+    w->d.rows = m->rows;
+    w->d.cols = m->cols;
+    w->d.first = m->first;
+    w->d.count = m->count;
+    w->d.unit = 1;
+    w->offset = m->offset;
+    w->bytes = m->bytes;
+    return 0;
+}
+
+static int read_columns(const char *path, const Toc__Weight *m, struct pack_weight *w)
+{
+    int64_t rows = 0;
+
+    if (w->d.kind != WEIGHT_ROWS) {
+        if (m->n_column_rows != 0)
+            return fail(-EINVAL, "%s: %s: hash columns of a weight that is no row table", path,
+                        m->name);
+        return 0;
+    }
+    if (m->n_column_rows != (uint64_t)w->d.count)
+        return fail(-EINVAL, "%s: %s: rows of %zu hash columns, %lld are here", path, m->name,
+                    m->n_column_rows, (long long)w->d.count);
+    w->column_rows = calloc(m->n_column_rows + 1, sizeof(*w->column_rows));
+    if (!w->column_rows)
+        return fail(-ENOMEM, "%s: %s: no memory for %zu columns", path, m->name, m->n_column_rows);
+    for (size_t i = 0; i < m->n_column_rows; i++) {
+        w->column_rows[i] = m->column_rows[i];
+        if (m->column_rows[i] < 1 || __builtin_add_overflow(rows, m->column_rows[i], &rows) ||
+            rows > w->d.rows)
+            return fail(-EINVAL, "%s: %s: hash column %zu has %lld rows of %lld", path, m->name, i,
+                        (long long)m->column_rows[i], (long long)w->d.rows);
+    }
+    return 0;
+}
+
+/* Weights lie in order, each at the first aligned place behind the one before: anything else is a lie. */
+static int read_weights(const char *path, const Toc__Contents *m, uint64_t toc_offset,
+                        struct pack_toc *t)
+{
+    uint64_t end = sizeof(struct pack_header);
+
+    t->weight = calloc(m->n_weights + 1, sizeof(*t->weight));
+    if (!t->weight)
+        return fail(-ENOMEM, "%s: no memory for %zu weights", path, m->n_weights);
+    for (size_t i = 0; i < m->n_weights; i++) {
+        struct pack_weight *w = &t->weight[i];
+        uint64_t bytes;
+        int r = read_weight(path, m->weights[i], w);
+
+        t->n = i + 1;
+        if (r == 0)
+            r = read_columns(path, m->weights[i], w);
+        if (r < 0)
+            return r;
+        if (pack_share_bytes(w, &bytes) < 0 || bytes != w->bytes)
+            return fail(-EINVAL, "%s: %s: %llu bytes do not fit its shape and type", path,
+                        w->d.name, (unsigned long long)w->bytes);
+        if (w->offset != pack_align(end) || w->offset > toc_offset ||
+            w->bytes > toc_offset - w->offset)
+            return fail(
+                -EINVAL, "%s: %s: %llu bytes at offset %llu; it must begin at %llu and end by %llu",
+                path, w->d.name, (unsigned long long)w->bytes, (unsigned long long)w->offset,
+                (unsigned long long)pack_align(end), (unsigned long long)toc_offset);
+        end = w->offset + w->bytes;
+    }
+    if (toc_offset != pack_align(end))
+        return fail(-EINVAL, "%s: data ends at offset %llu, table of contents begins at %llu", path,
+                    (unsigned long long)end, (unsigned long long)toc_offset);
+    return 0;
+}
+
+static int read_blobs(const char *path, const Toc__Contents *m, struct pack_toc *t)
+{
+    if (m->n_blobs > PACK_BLOBS_MAX)
+        return fail(-EINVAL, "%s: %zu blobs, at most %d", path, m->n_blobs, PACK_BLOBS_MAX);
+    for (size_t i = 0; i < m->n_blobs; i++) {
+        const Toc__Blob *b = m->blobs[i];
+        char *data = malloc(b->data.len + 1), *name = strdup(b->name);
+
+        t->blob[t->n_blobs++] = (struct pack_blob){ name, data, b->data.len };
+        if (!data || !name)
+            return fail(-ENOMEM, "%s: no memory for blob %s", path, b->name);
+        if (b->data.len > 0)
+            memcpy(data, b->data.data, b->data.len);
+        data[b->data.len] = 0;
+    }
+    return 0;
+}
+
+static int read_digest(const char *path, const char *what, ProtobufCBinaryData d,
+                       uint8_t out[SHA256_BYTES])
+{
+    if (d.len != SHA256_BYTES)
+        return fail(-EINVAL, "%s: %s digest of %zu bytes", path, what, d.len);
+    memcpy(out, d.data, SHA256_BYTES);
+    return 0;
+}
+
+static int read_contents(const char *path, const Toc__Contents *m, uint64_t toc_offset,
+                         struct pack_toc *t)
+{
+    int r;
+
+    if (m->ranks < 1 || m->ranks > RANKS_MAX || m->rank >= m->ranks)
+        return fail(-EINVAL, "%s: rank %u of %u", path, m->rank, m->ranks);
+    t->rank = (int)m->rank;
+    t->ranks = (int)m->ranks;
+    t->family = strdup(m->family);
+    if (!t->family)
+        return fail(-ENOMEM, "%s: no memory", path);
+    r = read_digest(path, "walk", m->walk_digest, t->walk_digest);
+    if (r == 0)
+        r = read_digest(path, "source", m->source_digest, t->source_digest);
+    if (r == 0)
+        r = read_digest(path, "set", m->set_digest, t->set_digest);
+    if (r == 0)
+        r = read_blobs(path, m, t);
+    if (r == 0)
+        r = read_weights(path, m, toc_offset, t);
+    return r;
+}
+
+int pack_toc_decode(const char *path, const uint8_t *data, size_t bytes, uint64_t toc_offset,
+                    struct pack_toc *out)
+{
+    struct pack_toc t = { 0 };
+    Toc__Contents *m = toc__contents__unpack(NULL, bytes, data);
+    int r;
+
+    if (!m)
+        return fail(-EINVAL, "%s: broken table of contents at offset %llu", path,
+                    (unsigned long long)toc_offset);
+    r = read_contents(path, m, toc_offset, &t);
+    toc__contents__free_unpacked(m, NULL);
+    if (r < 0) {
+        pack_toc_free(&t);
+        return r;
+    }
+    *out = t;
+    return 0;
+}
+
+void pack_toc_free(struct pack_toc *t)
+{
+    for (size_t i = 0; i < t->n; i++)
+        free(t->weight[i].column_rows);
+    free(t->weight);
+    for (int i = 0; i < t->n_blobs; i++) {
+        free((char *)t->blob[i].name);
+        free((void *)t->blob[i].data);
+    }
+    free(t->family);
+    *t = (struct pack_toc){ 0 };
+}
+
+int pack_header_check(const char *path, const struct pack_header *h, uint64_t file_bytes)
+{
+    if (memcmp(h->magic, PACK_MAGIC, sizeof(h->magic)) != 0)
+        return fail(-EINVAL, "%s: not a pack", path);
+    if (h->version != PACK_VERSION)
+        return fail(-EINVAL, "%s: pack of version %u, this program reads %d", path, h->version,
+                    PACK_VERSION);
+    if (h->complete != 1 || h->zero != 0)
+        return fail(-EINVAL, "%s: unfinished pack", path);
+    if (h->file_bytes != file_bytes)
+        return fail(-EINVAL, "%s: %llu bytes, the pack was written with %llu: truncated?", path,
+                    (unsigned long long)file_bytes, (unsigned long long)h->file_bytes);
+    if (h->toc_offset < sizeof(*h) || h->toc_offset > file_bytes || h->toc_bytes > PACK_TOC_MAX ||
+        h->toc_bytes != file_bytes - h->toc_offset)
+        return fail(-EINVAL, "%s: table of contents of %llu bytes at offset %llu of %llu", path,
+                    (unsigned long long)h->toc_bytes, (unsigned long long)h->toc_offset,
+                    (unsigned long long)file_bytes);
+    return 0;
+}
+
+/* ---- an open pack ------------------------------------------------------------------------------------ */
+
+static int by_name(const void *a, const void *b, void *arg)
+{
+    const struct pack_weight *w = arg;
+
+    return strcmp(w[*(const size_t *)a].d.name, w[*(const size_t *)b].d.name);
+}
+
+/* Names sorted, row tables numbered. Rows are read one by one and never through the map. */
+static int make_lists(struct pack *p)
+{
+    p->by_name = calloc(p->toc.n + 1, sizeof(*p->by_name));
+    p->table = calloc(p->toc.n + 1, sizeof(*p->table));
+    if (!p->by_name || !p->table)
+        return fail(-ENOMEM, "%s: no memory for %zu weights", p->path, p->toc.n);
+    for (size_t i = 0; i < p->toc.n; i++) {
+        p->by_name[i] = i;
+        if (p->toc.weight[i].d.kind == WEIGHT_ROWS)
+            p->table[p->n_tables++] = i;
+    }
+    qsort_r(p->by_name, p->toc.n, sizeof(*p->by_name), by_name, p->toc.weight);
+    for (size_t i = 1; i < p->toc.n; i++)
+        if (by_name(&p->by_name[i - 1], &p->by_name[i], p->toc.weight) == 0)
+            return fail(-EINVAL, "%s: %s: two weights of this name", p->path,
+                        p->toc.weight[p->by_name[i]].d.name);
+    return 0;
+}
+
+static int map_file(struct pack *p)
+{
+    const struct pack_header *h;
+    uint8_t digest[XXH3_BYTES];
+    struct stat st;
+    void *map;
+    int r;
+
+    if (fstat(p->fd, &st) < 0)
+        return fail(-errno, "%s: stat: %s", p->path, strerror(errno));
+    if (!S_ISREG(st.st_mode) || st.st_size < (off_t)sizeof(*h))
+        return fail(-EINVAL, "%s: not a pack", p->path);
+    map = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_SHARED, p->fd, 0);
+    if (map == MAP_FAILED)
+        return fail(-errno, "%s: map: %s", p->path, strerror(errno));
+    p->map = map;
+    p->bytes = (size_t)st.st_size;
+    h = map;
+    r = pack_header_check(p->path, h, p->bytes);
+    if (r < 0)
+        return r;
+    xxh3_of(p->map + h->toc_offset, (size_t)h->toc_bytes, digest);
+    if (memcmp(digest, h->toc_digest, sizeof(digest)) != 0)
+        return fail(-EINVAL,
+                    "%s: table of contents at offset %llu has another digest than the header says",
+                    p->path, (unsigned long long)h->toc_offset);
+    return pack_toc_decode(p->path, p->map + h->toc_offset, (size_t)h->toc_bytes, h->toc_offset,
+                           &p->toc);
+}
+
+int pack_open(const char *path, struct pack **out)
+{
+    struct pack *p = calloc(1, sizeof(*p));
+    int r;
+
+    if (!p)
+        return fail(-ENOMEM, "%s: no memory", path);
+    p->path = strdup(path);
+    /* O_NONBLOCK: a FIFO must be refused, not waited for. */
+    p->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (p->fd < 0)
+        r = fail(-errno, "%s: open: %s", path, strerror(errno));
+    else if (!p->path)
+        r = fail(-ENOMEM, "%s: no memory", path);
+    else
+        r = map_file(p);
+    if (r == 0)
+        r = make_lists(p);
+    if (r < 0) {
+        pack_close(p);
+        return r;
+    }
+    *out = p;
+    return 0;
+}
+
+void pack_close(struct pack *p)
+{
+    if (!p)
+        return;
+    free(p->table);
+    free(p->by_name);
+    pack_toc_free(&p->toc);
+    if (p->map)
+        munmap((void *)p->map, p->bytes);
+    if (p->fd >= 0)
+        close(p->fd);
+    free(p->path);
+    free(p);
+}
+
+const void *pack_base(const struct pack *p, size_t *bytes)
+{
+    *bytes = p->bytes;
+    return p->map;
+}
+
+const char *pack_family(const struct pack *p)
+{
+    return p->toc.family;
+}
+
+int pack_rank(const struct pack *p)
+{
+    return p->toc.rank;
+}
+
+int pack_ranks(const struct pack *p)
+{
+    return p->toc.ranks;
+}
+
+const uint8_t *pack_set_digest(const struct pack *p)
+{
+    return p->toc.set_digest;
+}
+
+int pack_find_blob(const struct pack *p, const char *name, const char **data, size_t *bytes)
+{
+    for (int i = 0; i < p->toc.n_blobs; i++) {
+        if (strcmp(p->toc.blob[i].name, name) != 0)
+            continue;
+        *data = p->toc.blob[i].data;
+        *bytes = p->toc.blob[i].bytes;
+        return 0;
+    }
+    return 1;
+}

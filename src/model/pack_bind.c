@@ -1,0 +1,241 @@
+/* pack_bind.c owns what is done with an open pack: giving its weights to a model, reading it again, listing it. */
+#include "src/model/pack.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "src/base/log.h"
+#include "src/model/pack_file.h"
+
+static const char *const kind_names[] = {
+    [WEIGHT_MAT] = "mat",
+    [WEIGHT_TABLE] = "table",
+    [WEIGHT_VEC] = "vec",
+    [WEIGHT_ROWS] = "rows",
+};
+static const char *const dtype_names[DTYPE_COUNT] = {
+    [DTYPE_F32] = "f32",
+    [DTYPE_F16] = "f16",
+    [DTYPE_BF16] = "bf16",
+};
+static const char *const shard_names[] = {
+    [SHARD_NONE] = "all",
+    [SHARD_ROWS] = "rows",
+    [SHARD_COLS] = "cols",
+};
+
+struct bind {
+    struct walk w;
+    struct pack *p;
+    unsigned char *bound; /* [toc.n] */
+};
+
+/* The index of a name in the table of contents, -1 if there is none. */
+static int64_t find(const struct pack *p, const char *name)
+{
+    size_t lo = 0, hi = p->toc.n;
+
+    while (lo < hi) {
+        size_t mid = lo + (hi - lo) / 2;
+        int c = strcmp(name, p->toc.weight[p->by_name[mid]].d.name);
+
+        if (c == 0)
+            return (int64_t)p->by_name[mid];
+        if (c < 0)
+            hi = mid;
+        else
+            lo = mid + 1;
+    }
+    return -1;
+}
+
+static int compare(const struct pack *p, const struct weight *want, const struct pack_weight *w)
+{
+    const struct weight *d = &w->d;
+
+    if (d->kind != want->kind)
+        return fail(-EINVAL, "%s: %s: is a %s, the model asks for a %s", p->path, d->name,
+                    kind_names[d->kind], kind_names[want->kind]);
+    if (d->rows != want->rows || d->cols != want->cols)
+        return fail(-EINVAL, "%s: %s: shape [%lld, %lld], the model asks for [%lld, %lld]", p->path,
+                    d->name, (long long)d->rows, (long long)d->cols, (long long)want->rows,
+                    (long long)want->cols);
+    if (d->shard != want->shard || d->first != want->first || d->count != want->count)
+        return fail(
+            -EINVAL, "%s: %s: share of %s from %lld, %lld; the model asks for %s from %lld, %lld",
+            p->path, d->name, shard_names[d->shard], (long long)d->first, (long long)d->count,
+            shard_names[want->shard], (long long)want->first, (long long)want->count);
+    for (int64_t i = 0; d->kind == WEIGHT_ROWS && i < d->count; i++)
+        if (w->column_rows[i] != want->prime[want->first + i])
+            return fail(-EINVAL, "%s: %s: hash column %lld has %lld rows, the model asks for %lld",
+                        p->path, d->name, (long long)(want->first + i),
+                        (long long)w->column_rows[i], (long long)want->prime[want->first + i]);
+    return 0;
+}
+
+static int table_of(const struct pack *p, int64_t weight)
+{
+    int i = 0;
+
+    while (p->table[i] != (size_t)weight)
+        i++;
+    return i;
+}
+
+static int bind_visit(struct walk *walk, const struct weight *d, void *target)
+{
+    struct bind *b = (struct bind *)walk;
+    struct pack *p = b->p;
+    int64_t at = find(p, d->name);
+    const struct pack_weight *w;
+    const void *data;
+    int64_t rows, cols;
+    int r;
+
+    if (at < 0)
+        return fail(-EINVAL, "%s: %s is not in the pack", p->path, d->name);
+    if (b->bound[at])
+        return fail(-EINVAL, "%s: %s is asked for twice", p->path, d->name);
+    w = &p->toc.weight[at];
+    r = compare(p, d, w);
+    if (r < 0)
+        return r;
+    b->bound[at] = 1;
+    data = p->map + w->offset;
+    weight_local(d, &rows, &cols);
+    switch (d->kind) {
+    case WEIGHT_MAT:
+        *(struct mat *)target =
+            (struct mat){ .data = data, .dtype = w->dtype, .rows = (int)rows, .cols = (int)cols };
+        break;
+    case WEIGHT_TABLE:
+        *(struct table *)target =
+            (struct table){ .data = data, .dtype = w->dtype, .rows = (int)rows, .cols = (int)cols };
+        break;
+    case WEIGHT_VEC:
+        *(const float **)target = data;
+        break;
+    case WEIGHT_ROWS:
+        *(struct row_table *)target = (struct row_table){ .id = table_of(p, at),
+                                                          .first = (int)d->first,
+                                                          .count = (int)d->count,
+                                                          .cols = (int)d->cols,
+                                                          .dtype = w->dtype };
+        break;
+    }
+    return 0;
+}
+
+int pack_bind(struct pack *p, const struct walk_part *parts, int n_parts)
+{
+    struct bind b = { .w = { .visit = bind_visit, .rank = p->toc.rank, .ranks = p->toc.ranks },
+                      .p = p };
+    int r;
+
+    b.bound = calloc(p->toc.n + 1, 1);
+    if (!b.bound)
+        return fail(-ENOMEM, "%s: no memory for %zu weights", p->path, p->toc.n);
+    r = walk_parts(&b.w, parts, n_parts);
+    for (size_t i = 0; r == 0 && i < p->toc.n; i++)
+        if (!b.bound[i])
+            r = fail(-EINVAL, "%s: %s is in the pack and the model does not ask for it", p->path,
+                     p->toc.weight[i].d.name);
+    free(b.bound);
+    return r;
+}
+
+int pack_rows_fd(const struct pack *p, int table, int column, int *fd, uint64_t *offset,
+                 int64_t *rows)
+{
+    const struct pack_weight *w;
+    uint64_t before = 0;
+
+    if (table < 0 || table >= p->n_tables)
+        return fail(-EINVAL, "%s: row table %d of %d", p->path, table, p->n_tables);
+    w = &p->toc.weight[p->table[table]];
+    if (column < 0 || column >= w->d.count)
+        return fail(-EINVAL, "%s: %s: hash column %d of %lld here", p->path, w->d.name, column,
+                    (long long)w->d.count);
+    for (int i = 0; i < column; i++)
+        before += (uint64_t)w->column_rows[i];
+    *fd = p->fd;
+    *offset = w->offset + before * (uint64_t)w->d.cols * dtype_bytes(w->dtype);
+    *rows = w->column_rows[column];
+    return 0;
+}
+
+static int verify_weight(struct pack *p, const struct pack_weight *w, struct xxh3 *hash, void *buf)
+{
+    uint8_t digest[XXH3_BYTES];
+    char label[PATH_CAP + WEIGHT_NAME_MAX + 8];
+
+    snprintf(label, sizeof(label), "%s: %s", p->path, w->d.name);
+    for (uint64_t at = 0; at < w->bytes;) {
+        size_t n = w->bytes - at < PACK_BLOCK ? (size_t)(w->bytes - at) : PACK_BLOCK;
+        off_t offset = (off_t)(w->offset + at);
+        int r = full_pread(p->fd, buf, n, offset, label);
+
+        if (r < 0)
+            return r;
+        posix_fadvise(p->fd, offset, (off_t)n, POSIX_FADV_DONTNEED);
+        xxh3_add(hash, buf, n);
+        at += n;
+    }
+    xxh3_end(hash, digest);
+    if (memcmp(digest, w->digest, sizeof(digest)) != 0)
+        return fail(-EBADMSG, "%s: the %llu bytes at offset %llu are not those that were written",
+                    label, (unsigned long long)w->bytes, (unsigned long long)w->offset);
+    return 0;
+}
+
+int pack_verify(struct pack *p)
+{
+    uint8_t digest[SHA256_BYTES];
+    struct xxh3 *hash;
+    void *buf;
+    int r = xxh3_open(&hash);
+
+    if (r < 0)
+        return r;
+    buf = malloc(PACK_BLOCK);
+    if (!buf) {
+        r = fail(-ENOMEM, "%s: no memory", p->path);
+        goto close_hash;
+    }
+    for (size_t i = 0; r == 0 && i < p->toc.n; i++)
+        r = verify_weight(p, &p->toc.weight[i], hash, buf);
+    if (r == 0)
+        r = pack_toc_digest(&p->toc, digest);
+    if (r == 0 && memcmp(digest, p->toc.set_digest, sizeof(digest)) != 0)
+        r = fail(-EBADMSG, "%s: set digest is not that of the table of contents", p->path);
+    free(buf);
+
+close_hash:
+    xxh3_close(hash);
+    return r;
+}
+
+void pack_list(const struct pack *p, void *out)
+{
+    char share[64], hex[HEX_CAP(XXH3_BYTES)];
+    FILE *f = out;
+
+    for (size_t i = 0; i < p->toc.n; i++) {
+        const struct pack_weight *w = &p->toc.weight[i];
+        const struct weight *d = &w->d;
+
+        if (d->shard == SHARD_NONE)
+            snprintf(share, sizeof(share), "all");
+        else
+            snprintf(share, sizeof(share), "%s %lld+%lld",
+                     d->kind == WEIGHT_ROWS ? "columns" : shard_names[d->shard],
+                     (long long)d->first, (long long)d->count);
+        fprintf(f, "%-48s %-5s %-4s [%lld, %lld] %s %llu %s\n", d->name, kind_names[d->kind],
+                dtype_names[w->dtype], (long long)d->rows, (long long)d->cols, share,
+                (unsigned long long)w->bytes, hex_format(w->digest, XXH3_BYTES, hex));
+    }
+}

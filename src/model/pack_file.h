@@ -1,0 +1,116 @@
+/* pack_file - the pack's bytes as structs, for the files that read and write packs; nobody else. */
+#ifndef TANDEM_MODEL_PACK_FILE_H
+#define TANDEM_MODEL_PACK_FILE_H
+
+#include "src/base/hash.h"
+#include "src/model/pack.h"
+
+#include <assert.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define PACK_MAGIC "TDMPACK\n"
+#define PACK_VERSION 1
+#define PACK_ALIGN 256
+#define PACK_BLOBS_MAX 8
+#define PACK_TOC_MAX ((uint64_t)1 << 30)
+
+struct pack_header {
+    char magic[8];
+    uint32_t version;
+    uint32_t complete; /* 1 once everything else is written */
+    uint64_t file_bytes, toc_offset, toc_bytes;
+    uint8_t toc_digest[XXH3_BYTES];
+    uint64_t zero;
+};
+static_assert(sizeof(struct pack_header) == 64, "pack_header is a file format");
+static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "packs are mapped, not converted");
+
+struct pack_weight {
+    struct weight d; /* unit, columns and prime are not kept in the file */
+    enum dtype dtype;
+    uint64_t offset, bytes;
+    uint8_t digest[XXH3_BYTES];
+    int64_t *column_rows; /* WEIGHT_ROWS: rows of each of the d.count columns; owned */
+};
+
+struct pack_toc {
+    char *family;
+    int rank, ranks;
+    uint8_t walk_digest[SHA256_BYTES], source_digest[SHA256_BYTES], set_digest[SHA256_BYTES];
+    struct pack_blob blob[PACK_BLOBS_MAX]; /* owned; data is NUL-terminated */
+    int n_blobs;
+    struct pack_weight *weight; /* in file order */
+    size_t n;
+};
+
+struct pack {
+    char *path;
+    int fd;
+    const unsigned char *map;
+    size_t bytes;
+    struct pack_toc toc;
+    size_t *by_name; /* [toc.n] */
+    size_t *table;   /* [n_tables]: which weights are row tables */
+    int n_tables;
+};
+
+static inline uint64_t pack_align(uint64_t at)
+{
+    return (at + PACK_ALIGN - 1) / PACK_ALIGN * PACK_ALIGN;
+}
+
+/* pack_share_bytes - what the share takes in the file, by checked arithmetic.   errors   -EINVAL, unlogged */
+int pack_share_bytes(const struct pack_weight *w, uint64_t *bytes);
+
+/* pack_toc_encode - errors   -ENOMEM; the caller frees *out */
+int pack_toc_encode(const struct pack_toc *t, uint8_t **out, size_t *bytes);
+
+/* pack_toc_decode - every value checked against a file whose data ends at toc_offset. path is for messages.
+ * errors   -EINVAL naming the weight; -ENOMEM */
+int pack_toc_decode(const char *path, const uint8_t *data, size_t bytes, uint64_t toc_offset,
+                    struct pack_toc *out);
+void pack_toc_free(struct pack_toc *t);
+
+/* pack_header_check - errors   -EINVAL */
+int pack_header_check(const char *path, const struct pack_header *h, uint64_t file_bytes);
+
+/* pack_toc_digest - the set digest of what a table of contents says. */
+int pack_toc_digest(const struct pack_toc *t, uint8_t out[SHA256_BYTES]);
+
+/* pack_is_current - 1 if path is a complete pack of this spec, written by this walk; 0 if not, unlogged. */
+int pack_is_current(const char *path, const struct pack_spec *spec,
+                    const uint8_t walk_digest[SHA256_BYTES]);
+
+/* pack_plan - walk the parts for a rank: names, shapes and shares, without offsets; and the digest of what
+ * was walked, equal on all ranks.   errors   those of the walk; -EINVAL a name used twice; -ENOMEM */
+int pack_plan(const struct pack_spec *spec, struct pack_toc *out);
+
+/* struct pack_out - the new file while weights stream into it. */
+struct pack_out {
+    int fd;
+    const char *path;
+    uint64_t at;               /* where the next byte goes */
+    uint64_t flushed, dropped; /* written back up to, dropped from the page cache up to */
+    uint64_t done, total;      /* bytes of weights */
+    int64_t start_ns, shown_ns;
+    int terminal;
+    struct xxh3 *hash; /* of the weight that is being written */
+    void *in, *out;    /* blocks of PACK_BLOCK bytes */
+};
+
+#define PACK_BLOCK ((size_t)4 << 20)
+
+/* Where a weight's values come from: row 0 of the whole weight begins at first_element. */
+struct pack_feed {
+    struct source *src;
+    const char *name;
+    const struct tensor *tensor;
+    uint64_t first_element;
+};
+
+/* pack_stream - write one weight's share at o->at and leave its digest in w.
+ * errors   those of the source and of the write */
+int pack_stream(struct pack_out *o, const struct pack_feed *feed, struct pack_weight *w);
+
+#endif

@@ -1,0 +1,254 @@
+/* pack_stream.c owns the bytes of one weight on their way from a source into a pack: read in blocks, laid
+ * out, hashed, written, forgotten. Nothing here is larger than a block, whatever the size of the weight.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "kernels/cast.h"
+#include "src/base/clock.h"
+#include "src/base/log.h"
+#include "src/model/pack_file.h"
+#include "src/model/source.h"
+
+#define BEHIND_BYTES ((uint64_t)64 << 20) /* written back and dropped in steps of this */
+#define SHOW_NS (NS_PER_S / 5)
+#define WIDE_BYTES (64 << 10) /* pieces of a row of at least this are read alone */
+
+/* A rectangle of a stored matrix: the part of it that one block holds. */
+struct rect {
+    int64_t row, col;
+    int64_t rows, cols;
+};
+
+static void show(struct pack_out *o)
+{
+    int64_t now = clock_ns();
+    double seconds = (double)(now - o->start_ns) / NS_PER_S, rate, left;
+
+    if (!o->terminal || now - o->shown_ns < SHOW_NS || seconds <= 0)
+        return;
+    o->shown_ns = now;
+    rate = (double)o->done / seconds;
+    left = rate > 0 ? (double)(o->total - o->done) / rate : 0;
+    fprintf(stderr, "\r%s: %.2f of %.2f GiB, %.0f MB/s, %.0f s left \033[K", o->path,
+            (double)o->done / (1 << 30), (double)o->total / (1 << 30), rate / 1e6, left);
+}
+
+/* Start writing back what is new and drop what has been written back since: the disk stays busy and at most two
+ * steps are in the page cache.
+ */
+static void forget(struct pack_out *o)
+{
+    if (o->at - o->flushed < BEHIND_BYTES)
+        return;
+    if (o->flushed > o->dropped) {
+        off_t from = (off_t)o->dropped, n = (off_t)(o->flushed - o->dropped);
+
+        sync_file_range(o->fd, from, n,
+                        SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE |
+                            SYNC_FILE_RANGE_WAIT_AFTER);
+        posix_fadvise(o->fd, from, n, POSIX_FADV_DONTNEED);
+        o->dropped = o->flushed;
+    }
+    sync_file_range(o->fd, (off_t)o->flushed, (off_t)(o->at - o->flushed), SYNC_FILE_RANGE_WRITE);
+    o->flushed = o->at;
+}
+
+static int put(struct pack_out *o, const void *data, size_t bytes)
+{
+    int r = full_pwrite(o->fd, data, bytes, (off_t)o->at, o->path);
+
+    if (r < 0)
+        return r;
+    xxh3_add(o->hash, data, bytes);
+    o->at += bytes;
+    o->done += bytes;
+    forget(o);
+    show(o);
+    return 0;
+}
+
+static int feed_read(const struct pack_feed *f, uint64_t element, void *buf, uint64_t n)
+{
+    size_t each = dtype_bytes(f->tensor->dtype);
+
+    return f->src->ops->read(f->src, f->name, f->tensor, (f->first_element + element) * each, buf,
+                             (size_t)n * each);
+}
+
+/* Read a rectangle of a matrix with `cols` columns into buf, rows close together. Narrow pieces of rows are cut
+ * out of whole rows, as many as fit: one read of all costs less than one for each.
+ */
+static int read_rect(const struct pack_feed *f, int64_t cols, const struct rect *c, char *buf,
+                     void *staging)
+{
+    size_t each = dtype_bytes(f->tensor->dtype), piece = (size_t)c->cols * each;
+    int64_t fit = (int64_t)(PACK_BLOCK / ((size_t)cols * each));
+    int r = 0;
+
+    if (c->cols == cols)
+        return feed_read(f, (uint64_t)(c->row * cols), buf, (uint64_t)(c->rows * cols));
+    if (fit < 1 || piece >= WIDE_BYTES) {
+        for (int64_t i = 0; i < c->rows && r == 0; i++)
+            r = feed_read(f, (uint64_t)((c->row + i) * cols + c->col), buf + (size_t)i * piece,
+                          (uint64_t)c->cols);
+        return r;
+    }
+    for (int64_t i = 0; i < c->rows; i += fit) {
+        int64_t n = c->rows - i < fit ? c->rows - i : fit;
+
+        r = feed_read(f, (uint64_t)((c->row + i) * cols), staging, (uint64_t)(n * cols));
+        if (r < 0)
+            return r;
+        for (int64_t j = 0; j < n; j++)
+            memcpy(buf + (size_t)(i + j) * piece,
+                   (const char *)staging + (size_t)(j * cols + c->col) * each, piece);
+    }
+    return 0;
+}
+
+/* One tile: rows (at most MAT_TILE) of cols values become columns of MAT_TILE values, zeros behind the last
+ * row. Values are moved, not looked at.
+ */
+static void tile16(const uint16_t *in, int rows, int64_t cols, uint16_t *out)
+{
+    for (int64_t k = 0; k < cols; k++)
+        for (int i = 0; i < MAT_TILE; i++)
+            out[k * MAT_TILE + i] = i < rows ? in[i * cols + k] : 0;
+}
+
+static void tile32(const uint32_t *in, int rows, int64_t cols, uint32_t *out)
+{
+    for (int64_t k = 0; k < cols; k++)
+        for (int i = 0; i < MAT_TILE; i++)
+            out[k * MAT_TILE + i] = i < rows ? in[i * cols + k] : 0;
+}
+
+static int put_tiles(struct pack_out *o, size_t each, const struct rect *c)
+{
+    size_t tile = (size_t)c->cols * MAT_TILE * each;
+    int64_t n = 0;
+
+    for (int64_t i = 0; i < c->rows; i += MAT_TILE, n++) {
+        int rows = c->rows - i < MAT_TILE ? (int)(c->rows - i) : MAT_TILE;
+        const char *in = (const char *)o->in + (size_t)(i * c->cols) * each;
+        char *out = (char *)o->out + (size_t)n * tile;
+
+        if (each == 2)
+            tile16((const uint16_t *)in, rows, c->cols, (uint16_t *)out);
+        else
+            tile32((const uint32_t *)in, rows, c->cols, (uint32_t *)out);
+    }
+    return put(o, o->out, (size_t)n * tile);
+}
+
+/* share is the rank's rectangle. A block is as many whole tiles as fit, or, of very long rows, as many
+ * columns of one tile: both are contiguous in the pack.
+ */
+static int stream_mat(struct pack_out *o, const struct pack_feed *f, int64_t cols,
+                      const struct rect *share)
+{
+    size_t each = dtype_bytes(f->tensor->dtype), column = MAT_TILE * each;
+    int64_t wide = (int64_t)(PACK_BLOCK / column), tall = MAT_TILE;
+
+    if (wide > share->cols) {
+        wide = share->cols;
+        tall = (int64_t)(PACK_BLOCK / (column * (size_t)wide)) * MAT_TILE;
+    }
+    for (int64_t i = 0; i < share->rows; i += tall)
+        for (int64_t k = 0; k < share->cols; k += wide) {
+            struct rect c = { .row = share->row + i,
+                              .col = share->col + k,
+                              .rows = share->rows - i < tall ? share->rows - i : tall,
+                              .cols = share->cols - k < wide ? share->cols - k : wide };
+            int r = read_rect(f, cols, &c, o->in, o->out);
+
+            if (r == 0)
+                r = put_tiles(o, each, &c);
+            if (r < 0)
+                return r;
+        }
+    return 0;
+}
+
+/* Row-major, as stored: whole rows, or pieces of one row if a row is longer than a block. */
+static int stream_rows(struct pack_out *o, const struct pack_feed *f, int64_t cols,
+                       const struct rect *share)
+{
+    size_t each = dtype_bytes(f->tensor->dtype);
+    int64_t wide = (int64_t)(PACK_BLOCK / each), tall = 1;
+
+    if (wide >= share->cols) {
+        wide = share->cols;
+        tall = (int64_t)(PACK_BLOCK / (each * (size_t)wide));
+    }
+    for (int64_t i = 0; i < share->rows; i += tall)
+        for (int64_t k = 0; k < share->cols; k += wide) {
+            struct rect c = { .row = share->row + i,
+                              .col = share->col + k,
+                              .rows = share->rows - i < tall ? share->rows - i : tall,
+                              .cols = share->cols - k < wide ? share->cols - k : wide };
+            int r = read_rect(f, cols, &c, o->in, o->out);
+
+            if (r == 0)
+                r = put(o, o->in, (size_t)(c.rows * c.cols) * each);
+            if (r < 0)
+                return r;
+        }
+    return 0;
+}
+
+static int stream_vec(struct pack_out *o, const struct pack_feed *f, const struct rect *share)
+{
+    int64_t fit = (int64_t)(PACK_BLOCK / sizeof(float));
+
+    for (int64_t i = 0; i < share->rows; i += fit) {
+        int64_t n = share->rows - i < fit ? share->rows - i : fit;
+        int r = feed_read(f, (uint64_t)(share->row + i), o->in, (uint64_t)n);
+
+        if (r < 0)
+            return r;
+        f32_widen(f->tensor->dtype, o->in, (size_t)n, o->out);
+        r = put(o, o->out, (size_t)n * sizeof(float));
+        if (r < 0)
+            return r;
+    }
+    return 0;
+}
+
+int pack_stream(struct pack_out *o, const struct pack_feed *feed, struct pack_weight *w)
+{
+    const struct weight *d = &w->d;
+    struct rect share = { .rows = d->rows, .cols = d->cols };
+    uint64_t begin = o->at;
+    int r = 0;
+
+    if (d->kind == WEIGHT_ROWS) {
+        weight_local(d, &share.rows, &share.cols);
+        for (int64_t c = 0; c < d->first; c++)
+            share.row += d->prime[c];
+    } else if (d->shard == SHARD_ROWS) {
+        share.row = d->first;
+        share.rows = d->count;
+    } else if (d->shard == SHARD_COLS) {
+        share.col = d->first;
+        share.cols = d->count;
+    }
+    if (share.rows > 0 && share.cols > 0) {
+        if (d->kind == WEIGHT_MAT)
+            r = stream_mat(o, feed, d->cols, &share);
+        else if (d->kind == WEIGHT_VEC)
+            r = stream_vec(o, feed, &share);
+        else
+            r = stream_rows(o, feed, d->cols, &share);
+    }
+    if (r < 0)
+        return r;
+    xxh3_end(o->hash, w->digest);
+    if (o->at - begin != w->bytes)
+        return fail(-EINVAL, "%s: %s: %llu bytes written, %llu planned", o->path, d->name,
+                    (unsigned long long)(o->at - begin), (unsigned long long)w->bytes);
+    return 0;
+}
