@@ -1,0 +1,64 @@
+/* control_door - a listening socket, and the strangers in front of it until they have said enough.
+ *
+ * Reads a fixed number of bytes from each of a few guests at a time, within one deadline a guest. What does not
+ * begin with our magic, is silent or too slow is shown out with one log line a second; nothing that a stranger
+ * does ends the door or keeps others waiting.
+ */
+#ifndef TANDEM_RANK_CONTROL_DOOR_H
+#define TANDEM_RANK_CONTROL_DOOR_H
+
+#include <netinet/in.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/socket.h>
+
+#include "src/rank/control_wire.h"
+
+enum { DOOR_GUESTS = 16, DOOR_DEADLINE_MS = 5000 };
+
+struct door_guest {
+    int fd; /* -1: the place is free */
+    int64_t until;
+    size_t have, want;
+    int stage; /* the caller's; 0 at first */
+    char host[INET6_ADDRSTRLEN];
+    struct control_hello theirs, mine; /* the caller's, once the first bytes are here */
+    uint8_t buf[sizeof(struct control_hello)];
+};
+
+struct door {
+    int fd;
+    const char *name; /* for log lines */
+    int64_t said_ns;
+    struct door_guest guest[DOOR_GUESTS];
+};
+
+/* door_address - the address of a host and port; -EHOSTUNREACH for a name that nobody knows */
+int door_address(const char *host, int port, struct sockaddr_storage *out, socklen_t *n);
+
+/* door_loopback - the address is this machine's own */
+int door_loopback(const struct sockaddr_storage *a);
+
+/* door_open - listen on a host's address; port 0 takes a free one. *port is the one in use.
+ * errors   -EADDRINUSE, -EADDRNOTAVAIL, -EHOSTUNREACH, others of socket */
+int door_open(const char *name, const char *host, int port, struct door *d, uint16_t *out_port);
+
+/* door_wait - up to wait_ms for a guest of whom guest->want bytes are here (128 at first).
+ * result   1 and *out, whose bytes the caller takes at once: it asks for more, keeps or dismisses the guest; or 0 */
+int door_wait(struct door *d, int wait_ms, struct door_guest **out);
+
+/* door_more - read n bytes more from this guest, into a stage of its own */
+void door_more(struct door_guest *g, int stage, size_t n);
+
+/* door_keep - the guest's socket is the caller's now */
+int door_keep(struct door_guest *g);
+
+void door_dismiss(struct door_guest *g);
+
+/* door_say - a line about a guest, one a second; the others are dropped */
+__attribute__((format(printf, 3, 4))) void door_say(struct door *d, const struct door_guest *g,
+                                                    const char *fmt, ...);
+
+void door_close(struct door *d);
+
+#endif
