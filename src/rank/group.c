@@ -1,0 +1,147 @@
+/* group - the part of a group that does not depend on what joins its ranks. */
+#include "src/rank/group.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "src/base/log.h"
+#include "src/rank/exit_code.h"
+#include "src/transport/link.h"
+
+void group_init(struct group *g, const struct group_ops *ops, const struct group_settings *s)
+{
+    g->ops = ops;
+    g->rank = s->rank;
+    g->world = s->world;
+    g->on_fail = s->on_fail;
+    g->on_fail_arg = s->on_fail_arg;
+}
+
+int group_channel_open(enum group_channel c, int a, int b)
+{
+    return c == GROUP_WINDOWS || (c == GROUP_PLAN && (a == 0 || b == 0));
+}
+
+int group_open(const struct group_settings *s, struct group **out)
+{
+    if (s->world < 2 || s->world > GROUP_WORLD_MAX || s->rank < 0 || s->rank >= s->world)
+        return fail(-EINVAL, "group: rank %d of %d, want a world of 2 to %d", s->rank, s->world,
+                    GROUP_WORLD_MAX);
+    if (!s->version || !s->agree || !s->set_digest)
+        return fail(-EINVAL, "group: nothing to agree on");
+    if (strcmp(s->link, "loop") == 0)
+        return group_loop_open(s, out);
+    if (strcmp(s->link, "tcp") == 0 || strcmp(s->link, "shm") == 0)
+        return group_tcp_open(s, out);
+    return fail(-EINVAL, "group: link %s joins no ranks in this build", s->link);
+}
+
+int group_exit_code(int r)
+{
+    switch (r) {
+    case 0:
+        return CODE_DONE;
+    case -EINVAL:
+        return CODE_CONFIG;
+    case -EACCES:
+        return CODE_AUTH;
+    case -ENOENT:
+        return CODE_MISSING;
+    case -EADDRINUSE:
+    case -EADDRNOTAVAIL:
+    case -EHOSTUNREACH:
+    case -ETIMEDOUT:
+        return CODE_UNAVAILABLE;
+    case -ECANCELED:
+        return CODE_KILLED;
+    case -ENOMEM:
+    case -EMFILE:
+        return CODE_RESOURCE;
+    default:
+        return CODE_GROUP;
+    }
+}
+
+struct link *group_link(struct group *g, int peer, enum group_channel channel)
+{
+    assert(peer >= 0 && peer < g->world && channel < GROUP_CHANNELS);
+    return g->link[peer][channel];
+}
+
+int group_failed(const struct group *g)
+{
+    return atomic_load_explicit(&g->failed, memory_order_acquire);
+}
+
+const char *group_reason(const struct group *g)
+{
+    return group_failed(g) ? g->reason : "";
+}
+
+int group_stopping(const struct group *g)
+{
+    return atomic_load_explicit(&g->stopping, memory_order_acquire);
+}
+
+void group_fault(struct group *g, int r, int tell, const char *text)
+{
+    if (atomic_exchange(&g->claimed, 1))
+        return;
+    snprintf(g->reason, sizeof(g->reason), "%s", text);
+    atomic_store_explicit(&g->failed, r, memory_order_release);
+    fail(r, "group: %s", g->reason);
+    for (int p = 0; p < g->world; p++)
+        for (int c = 0; c < GROUP_CHANNELS; c++)
+            if (g->link[p][c])
+                g->link[p][c]->ops->abort(g->link[p][c]);
+    if (tell)
+        g->ops->tell(g, g->reason);
+    if (g->on_fail)
+        g->on_fail(g->on_fail_arg);
+}
+
+void group_fail(struct group *g, int r, const char *fmt, ...)
+{
+    char text[GROUP_REASON_BYTES];
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof(text), fmt, ap);
+    va_end(ap);
+    group_fault(g, r, 1, text);
+}
+
+void group_stop(struct group *g)
+{
+    g->ops->stop(g);
+}
+
+int group_barrier(struct group *g, int timeout_ms)
+{
+    return g->ops->barrier(g, timeout_ms);
+}
+
+int group_beat_age_max(struct group *g)
+{
+    return g->ops->beat_age_max(g);
+}
+
+void group_links_close(struct group *g)
+{
+    for (int p = 0; p < g->world; p++) {
+        for (int c = 0; c < GROUP_CHANNELS; c++) {
+            if (g->link[p][c])
+                g->link[p][c]->ops->close(g->link[p][c]);
+            g->link[p][c] = NULL;
+        }
+    }
+}
+
+void group_close(struct group *g)
+{
+    if (g)
+        g->ops->close(g);
+}

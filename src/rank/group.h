@@ -1,0 +1,55 @@
+/* group - what every group has, whatever joins its ranks: links, the first cause, and how a fault spreads. */
+#ifndef TANDEM_RANK_GROUP_H
+#define TANDEM_RANK_GROUP_H
+
+#include <stdatomic.h>
+
+#include "src/rank/control.h"
+
+struct group_ops {
+    const char *name;
+    /* tell - every peer learns text, which happened on this rank; never blocks, any thread */
+    void (*tell)(struct group *g, const char *text);
+    void (*stop)(struct group *g);
+    int (*barrier)(struct group *g, int timeout_ms);
+    int (*beat_age_max)(struct group *g);
+    /* close - everything but the links; frees g */
+    void (*close)(struct group *g);
+};
+
+struct group {
+    const struct group_ops *ops;
+    int rank, world;
+    struct link *link[GROUP_WORLD_MAX][GROUP_CHANNELS];
+    void (*on_fail)(void *arg);
+    void *on_fail_arg;
+    atomic_int claimed; /* somebody writes the reason */
+    atomic_int failed;  /* its errno, once the reason is written */
+    atomic_int stopping;
+    char reason[GROUP_REASON_BYTES];
+};
+
+/* group_init - the fields of a group that has no links yet */
+void group_init(struct group *g, const struct group_ops *ops, const struct group_settings *s);
+
+/* group_fault - the first cause claims the group: abort the links, tell the peers unless they told us, on_fail.
+ * Later ones are ignored. Logs text. */
+void group_fault(struct group *g, int r, int tell, const char *text);
+
+/* group_links_close - close what links there are */
+void group_links_close(struct group *g);
+
+/* group_channel_open - whether links are made for a channel: draft passes run in the order of the windows, so
+ * GROUP_DRAFT has none; the plan goes between rank 0 and each follower */
+int group_channel_open(enum group_channel c, int a, int b);
+
+/* group_agree - compare what must be equal, as seen from this rank.
+ * errors   -EINVAL with one line that names version, at most three keys, or the digests */
+struct body_agree;
+int group_agree(const struct body_agree *mine, const struct body_agree *theirs, int peer);
+
+/* the implementers of group_open */
+int group_loop_open(const struct group_settings *s, struct group **out);
+int group_tcp_open(const struct group_settings *s, struct group **out);
+
+#endif
