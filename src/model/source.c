@@ -81,6 +81,9 @@ static int check_place(struct source *s, const struct name_place *p, const struc
     char companion[TENSOR_NAME_MAX + 32], have[256], want[96];
     int i = companion_of(s, p->name, companion, sizeof(companion));
 
+    if (i >= 0 && t->dtype < DTYPE_COUNT)
+        return fail(-EINVAL, "tensor %s: %s beside a plain weight of type %s", p->name, companion,
+                    t->type);
     if (i >= 0)
         return fail(-EINVAL, "tensor %s: type %s with %s beside it is %s, which is not supported",
                     p->name, t->type, companion, companions[i].format);
