@@ -22,7 +22,7 @@
 
 struct queue;
 
-#define TOPK_MAX 64 /* candidates a rank offers for one drafted row */
+#define TOPK_MAX 1024 /* candidates a rank offers for one drafted row, at most */
 
 enum round { ROUND_NONE, ROUND_BF16 };
 
