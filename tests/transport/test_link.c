@@ -1,0 +1,382 @@
+/* The contract of link.h, over every link. */
+#include <criterion/criterion.h>
+#include <criterion/new/assert.h>
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "src/base/clock.h"
+#include "src/base/log.h"
+#include "src/transport/link.h"
+#include "tests/transport/wires.h"
+
+enum { SLOTS = 4, SLOT_BYTES = 1024 };
+
+/* One rank of a pair with its memory. */
+struct end {
+    struct link *link;
+    struct link_mem mem;
+    uint8_t *outbox;
+    struct link_wait wait;
+};
+
+static int end_open(struct end *e, struct link *l, int slots, size_t slot_bytes, int limit_ms)
+{
+    e->link = l;
+    e->outbox = aligned_alloc(64, (size_t)slots * slot_bytes);
+    memset(e->outbox, 0, (size_t)slots * slot_bytes);
+    e->mem = (struct link_mem){
+        .channel = l->channel, .slots = slots, .slot_bytes = slot_bytes, .outbox = e->outbox
+    };
+    e->wait = (struct link_wait){ .links = &e->link, .n = 1, .spin_us = 20, .limit_ms = limit_ms };
+    return l->ops->reg(l, &e->mem);
+}
+
+static void end_close(struct end *e)
+{
+    if (e->mem.inbox)
+        e->link->ops->unreg(e->link, &e->mem);
+    free(e->outbox);
+}
+
+static int end_send(struct end *e, size_t off, size_t len, uint64_t tag)
+{
+    return e->link->ops->send(e->link, &e->mem, off, len, tag);
+}
+
+static int end_wait(struct end *e, int slot, uint64_t seen, uint64_t *now)
+{
+    return link_wait_flag(&e->wait, e->link, &e->mem, slot, seen, now);
+}
+
+/* A pair of ranks in two threads; results are judged afterwards. */
+struct pair {
+    struct wires w;
+    const char *kind;
+    int ops, slots[2], result[2], wrong[2];
+    size_t slot_bytes;
+    int64_t ns;
+};
+
+static uint8_t byte_of(int rank, int op, size_t i)
+{
+    return (uint8_t)(rank * 77 + op * 13 + (int)i);
+}
+
+/* Both send op k into slot k mod SLOTS and wait for the other's, as an exchange does: so slots may be reused. */
+static void stream(int rank, void *arg)
+{
+    struct pair *p = arg;
+    uint64_t dice = (uint64_t)rank + 11, seen[SLOTS] = { 0 };
+    struct end e;
+
+    p->result[rank] = end_open(&e, p->w.link[rank][!rank], SLOTS, SLOT_BYTES, 10000);
+    for (int k = 1; k <= p->ops && p->result[rank] == 0 && !p->wrong[rank]; k++) {
+        int slot = k % SLOTS;
+        size_t len = (size_t)(k * 31 % SLOT_BYTES), at = (size_t)slot * SLOT_BYTES;
+        uint64_t now;
+
+        for (size_t i = 0; i < len; i++)
+            e.outbox[at + i] = byte_of(rank, k, i);
+        if (wires_random(&dice) % 256 == 0)
+            clock_sleep((int64_t)(wires_random(&dice) % 100) * NS_PER_US);
+        p->result[rank] = end_send(&e, at, len, (uint64_t)k << 32 | (uint64_t)len);
+        if (p->result[rank] == 0)
+            p->result[rank] = end_wait(&e, slot, seen[slot], &now);
+        if (p->result[rank] < 0)
+            break;
+        seen[slot] = now;
+        if (now != ((uint64_t)k << 32 | (uint64_t)len))
+            p->wrong[rank] = k;
+        for (size_t i = 0; i < len; i++)
+            if (e.mem.inbox[at + i] != byte_of(!rank, k, i))
+                p->wrong[rank] = k;
+    }
+    end_close(&e);
+}
+
+Test(link, payload_is_there_when_the_flag_is)
+{
+    for (int k = 0; wires_kinds[k]; k++) {
+        struct pair p = { .kind = wires_kinds[k],
+                          .ops = strcmp(wires_kinds[k], "tcp") ? 200000 : 40000 };
+
+        wires_open(&p.w, p.kind, 2, 0);
+        wires_run(2, stream, &p);
+        wires_close(&p.w);
+        for (int r = 0; r < 2; r++) {
+            cr_expect(eq(int, p.result[r], 0), "%s rank %d", p.kind, r);
+            cr_expect(eq(int, p.wrong[r], 0), "%s rank %d: wrong at op %d", p.kind, r, p.wrong[r]);
+        }
+    }
+}
+
+static void flood(int rank, void *arg)
+{
+    struct pair *p = arg;
+    struct end e;
+    uint64_t now = 0;
+    int late, r = end_open(&e, p->w.link[rank][!rank], 2, p->slot_bytes, 10000);
+
+    memset(e.outbox, 'a' + rank, 2 * p->slot_bytes);
+    if (r == 0)
+        r = end_send(&e, 0, p->slot_bytes, 1);
+    if (r == 0)
+        r = end_send(&e, p->slot_bytes, p->slot_bytes, 2);
+    if (r == 0)
+        r = end_wait(&e, 1, 0, &now);
+    if (r == 0)
+        r = link_wait_sent(&e.wait, &late);
+    p->result[rank] = r;
+    p->wrong[rank] = r == 0 && (e.mem.inbox[0] != 'a' + !rank || e.link->pending != 0 ||
+                                e.mem.inbox[2 * p->slot_bytes - 1] != 'a' + !rank);
+    end_close(&e);
+}
+
+Test(link, two_large_sends_at_once_do_not_block)
+{
+    for (int k = 0; wires_kinds[k]; k++) {
+        struct pair p = { .kind = wires_kinds[k],
+                          .slot_bytes = 12 << 20 }; /* more than sockets hold */
+
+        wires_open(&p.w, p.kind, 2, 0);
+        wires_run(2, flood, &p);
+        wires_close(&p.w);
+        for (int r = 0; r < 2; r++) {
+            cr_expect(eq(int, p.result[r], 0), "%s rank %d", p.kind, r);
+            cr_expect(eq(int, p.wrong[r], 0), "%s rank %d", p.kind, r);
+        }
+    }
+}
+
+static void register_slots(int rank, void *arg)
+{
+    struct pair *p = arg;
+    struct end e;
+
+    p->result[rank] = end_open(&e, p->w.link[rank][!rank], p->slots[rank], SLOT_BYTES, 1000);
+    end_close(&e);
+}
+
+Test(link, ends_that_differ_are_refused_on_both_sides)
+{
+    for (int k = 0; wires_kinds[k]; k++) {
+        struct pair p = { .kind = wires_kinds[k], .slots = { 2, 4 } };
+
+        wires_open(&p.w, p.kind, 2, 0);
+        wires_run(2, register_slots, &p);
+        wires_close(&p.w);
+        cr_expect(eq(int, p.result[0], -EINVAL), "%s", p.kind);
+        cr_expect(eq(int, p.result[1], -EINVAL), "%s", p.kind);
+    }
+}
+
+/* Rank 0 waits for what never comes; rank 1 does what the case says. */
+enum ending { END_ABORT_OTHER_THREAD, END_PEER_CLOSES, END_PEER_ABORTS, END_LIMIT, ENDINGS };
+
+static const struct {
+    const char *name;
+    int result, limit_ms;
+} endings[ENDINGS] = {
+    [END_ABORT_OTHER_THREAD] = { "aborted by another thread", -ECANCELED, 5000 },
+    [END_PEER_CLOSES] = { "peer closes", -ECONNRESET, 5000 },
+    [END_PEER_ABORTS] = { "peer aborts", -ECONNRESET, 5000 },
+    [END_LIMIT] = { "wait limit", -ETIMEDOUT, 60 },
+};
+
+struct ended {
+    struct wires w;
+    enum ending how;
+    int result, last_result;
+    uint64_t last;
+    _Atomic int64_t at_ns; /* when it happened */
+    int64_t late_ns;
+};
+
+static void ending(int rank, void *arg)
+{
+    struct ended *p = arg;
+    struct link **l = &p->w.link[rank][!rank];
+    uint64_t now;
+    struct end e;
+
+    if (end_open(&e, *l, 2, SLOT_BYTES, endings[p->how].limit_ms) < 0)
+        abort();
+    if (rank == 0) {
+        /* the tag that came before the end still counts, whenever it is looked for */
+        p->result = end_wait(&e, 0, 0, &now);
+        if (p->result == 0)
+            p->result = end_wait(&e, 0, now, &now);
+        p->late_ns = clock_ns() - p->at_ns;
+        p->last_result = end_wait(&e, 1, 0, &p->last);
+    } else {
+        end_send(&e, 0, 16, 7);
+        end_send(&e, SLOT_BYTES, 16, 8);
+        clock_sleep(40 * NS_PER_MS); /* asleep by now */
+        p->at_ns = clock_ns();
+        if (p->how == END_ABORT_OTHER_THREAD)
+            p->w.link[0][1]->ops->abort(p->w.link[0][1]);
+        if (p->how == END_PEER_ABORTS)
+            (*l)->ops->abort(*l);
+        if (p->how == END_PEER_CLOSES) {
+            e.link->ops->unreg(e.link, &e.mem);
+            (*l)->ops->close(*l);
+            *l = NULL;
+            free(e.outbox);
+            return;
+        }
+    }
+    end_close(&e);
+}
+
+Test(link, every_wait_ends_for_a_reason)
+{
+    for (int k = 0; wires_kinds[k]; k++) {
+        for (int how = 0; how < ENDINGS; how++) {
+            struct ended p = { .how = how };
+
+            wires_open(&p.w, wires_kinds[k], 2, 0);
+            wires_run(2, ending, &p);
+            wires_close(&p.w);
+            cr_expect(eq(int, p.result, endings[how].result), "%s, %s", wires_kinds[k],
+                      endings[how].name);
+            cr_expect(p.late_ns < 25 * NS_PER_MS || how == END_LIMIT, "%s, %s: %lld us late",
+                      wires_kinds[k], endings[how].name, (long long)p.late_ns / 1000);
+            cr_expect(eq(int, p.last_result, 0), "%s, %s", wires_kinds[k], endings[how].name);
+            cr_expect(eq(u64, p.last, 8), "%s, %s", wires_kinds[k], endings[how].name);
+        }
+    }
+}
+
+Test(link, a_peer_that_does_not_register_is_a_timeout)
+{
+    int fd[2];
+    struct link *a, *b;
+    struct end e;
+
+    cr_assert(eq(int, link_loop_open(0, 1, 0, 50, &a, &b), 0));
+    cr_expect(eq(int, end_open(&e, a, 2, SLOT_BYTES, 100), -ETIMEDOUT));
+    end_close(&e);
+    a->ops->close(a);
+    b->ops->close(b);
+    for (int tcp = 0; tcp < 2; tcp++) {
+        wires_socketpair(tcp, fd);
+        cr_assert(eq(int, (tcp ? link_tcp_open : link_shm_open)(fd[0], 0, 1, 0, 50, &a), 0));
+        cr_expect(eq(int, end_open(&e, a, 2, SLOT_BYTES, 100), -ETIMEDOUT));
+        end_close(&e);
+        a->ops->close(a);
+        close(fd[1]);
+    }
+}
+
+/* What a broken or hostile peer may put on a link's socket after a right record. */
+struct raw_frame {
+    uint64_t tag;
+    uint32_t off, len;
+};
+
+static const struct {
+    const char *name;
+    struct raw_frame frame;
+} bad_frames[] = {
+    { "longer than a slot", { 1, 0, SLOT_BYTES + 1 } },
+    { "across two slots", { 1, SLOT_BYTES - 8, 16 } },
+    { "behind the last slot", { 1, SLOTS *SLOT_BYTES, 0 } },
+    { "far outside", { 1, UINT32_MAX, UINT32_MAX } },
+    { "length that wraps", { 1, 16, UINT32_MAX - 8 } },
+};
+
+struct record {
+    uint32_t magic, channel, slots, slot_bytes;
+    char name[48];
+};
+
+Test(link, tcp_takes_no_frame_outside_its_inbox)
+{
+    for (size_t i = 0; i < sizeof(bad_frames) / sizeof(bad_frames[0]); i++) {
+        struct record rec = { 0x4b4c4454, 0, SLOTS, SLOT_BYTES, "" };
+        struct link *l;
+        struct end e;
+        uint64_t now;
+        int fd[2];
+
+        wires_socketpair(1, fd);
+        cr_assert(eq(int, link_tcp_open(fd[0], 0, 1, 0, 500, &l), 0));
+        cr_assert(eq(sz, (size_t)write(fd[1], &rec, sizeof(rec)), sizeof(rec)));
+        cr_assert(eq(int, end_open(&e, l, SLOTS, SLOT_BYTES, 1000), 0));
+        cr_assert(eq(sz, (size_t)write(fd[1], &bad_frames[i].frame, 16), 16));
+        cr_expect(eq(int, end_wait(&e, 0, 0, &now), -EPROTO), "%s", bad_frames[i].name);
+        cr_expect(eq(int, end_send(&e, 0, 16, 1), -EPROTO), "%s: the error stays",
+                  bad_frames[i].name);
+        end_close(&e);
+        l->ops->close(l);
+        close(fd[1]);
+    }
+}
+
+static const struct {
+    const char *name;
+    struct record rec;
+    size_t bytes;
+    int result;
+} bad_records[] = {
+    { "not a record", { 0x47455420, 0, SLOTS, SLOT_BYTES, "" }, 64, -EPROTO },
+    { "another channel", { 0x4b4c4454, 1, SLOTS, SLOT_BYTES, "" }, 64, -EINVAL },
+    { "other slots", { 0x4b4c4454, 0, SLOTS + 1, SLOT_BYTES, "" }, 64, -EINVAL },
+    { "half a record", { 0x4b4c4454, 0, SLOTS, SLOT_BYTES, "" }, 30, -ECONNRESET },
+};
+
+Test(link, registration_checks_the_peers_record)
+{
+    for (size_t i = 0; i < sizeof(bad_records) / sizeof(bad_records[0]); i++) {
+        for (int tcp = 0; tcp < 2; tcp++) {
+            struct link *l;
+            struct end e;
+            int fd[2];
+
+            wires_socketpair(tcp, fd);
+            cr_assert(eq(int, (tcp ? link_tcp_open : link_shm_open)(fd[0], 0, 1, 0, 500, &l), 0));
+            cr_assert(write(fd[1], &bad_records[i].rec, bad_records[i].bytes) > 0);
+            shutdown(fd[1], SHUT_WR);
+            cr_expect(eq(int, end_open(&e, l, SLOTS, SLOT_BYTES, 1000), bad_records[i].result),
+                      "%s", bad_records[i].name);
+            end_close(&e);
+            l->ops->close(l);
+            close(fd[1]);
+        }
+    }
+}
+
+Test(link, memory_out_of_bounds_is_refused)
+{
+    static const struct {
+        int channel, slots;
+        size_t slot_bytes;
+    } cases[] = { { 1, 2, 1024 }, { 0, 0, 1024 }, { 0, 65, 1024 },
+                  { 0, 2, 0 },    { 0, 2, 24 },   { 0, 2, 1 << 24 } };
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct link_mem m = { .channel = cases[i].channel,
+                              .slots = cases[i].slots,
+                              .slot_bytes = cases[i].slot_bytes };
+        struct wires w;
+
+        wires_open(&w, "loop", 2, 0);
+        cr_expect(eq(int, w.link[0][1]->ops->reg(w.link[0][1], &m), -EINVAL), "case %zu", i);
+        wires_close(&w);
+    }
+}
+
+Test(link, is_found_by_name)
+{
+    const struct link_ops *ops;
+
+    for (int k = 0; wires_kinds[k]; k++) {
+        cr_assert(eq(int, link_find(wires_kinds[k], &ops), 0));
+        cr_expect(eq(str, (char *)ops->name, (char *)wires_kinds[k]));
+    }
+    cr_expect(eq(int, link_find("pigeon", &ops), -EINVAL));
+}
