@@ -63,3 +63,14 @@ const int32_t *golden_i32(size_t *n, const char *fmt, ...)
     va_end(ap);
     return v;
 }
+
+const int64_t *golden_i64(size_t *n, const char *fmt, ...)
+{
+    va_list ap;
+    const int64_t *v;
+
+    va_start(ap, fmt);
+    v = value(n, "I64", fmt, ap);
+    va_end(ap);
+    return v;
+}
