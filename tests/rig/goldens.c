@@ -12,8 +12,16 @@
 const char *const golden_prompts[6] = { "prose_short", "prose_long",   "code_short",
                                         "code_chat",   "struct_count", "struct_json" };
 
+/* Values live as long as the process; the list keeps them in sight of a leak checker. */
+struct kept {
+    struct kept *next;
+    char data[];
+};
+
 static struct safetensors *file;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
+static struct kept *kept;
+static pthread_mutex_t kept_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static void open_file(void)
 {
@@ -25,7 +33,7 @@ static void *value(size_t *n, const char *type, const char *fmt, va_list ap)
 {
     char name[256];
     const struct st_tensor *t;
-    void *data;
+    struct kept *v;
 
     pthread_once(&once, open_file);
     vsnprintf(name, sizeof(name), fmt, ap);
@@ -34,12 +42,16 @@ static void *value(size_t *n, const char *type, const char *fmt, va_list ap)
         fprintf(stderr, "no golden %s of type %s\n", name, type);
         abort();
     }
-    data = malloc(t->end - t->begin + 1);
-    if (!data ||
-        full_pread(file->fd, data, t->end - t->begin, (off_t)(file->data + t->begin), name) < 0)
+    v = malloc(sizeof(*v) + t->end - t->begin);
+    if (!v ||
+        full_pread(file->fd, v->data, t->end - t->begin, (off_t)(file->data + t->begin), name) < 0)
         abort();
+    pthread_mutex_lock(&kept_lock);
+    v->next = kept;
+    kept = v;
+    pthread_mutex_unlock(&kept_lock);
     *n = t->elements;
-    return data;
+    return v->data;
 }
 
 const float *golden_f32(size_t *n, const char *fmt, ...)
