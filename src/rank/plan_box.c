@@ -158,8 +158,14 @@ static int copy_frame(struct plan_box *b, uint64_t seq, struct plan_frame *out)
         int r;
 
         memcpy(out, at, sizeof(*out));
-        if (out->word[0] == seq && out->word[PLAN_WORDS - 1] == seq)
+        if (out->word[0] == seq && out->word[PLAN_WORDS - 1] == seq) {
+            if (until == 0)
+                return 0;
+            /* the guards came while this copy was being made: what lies between them may be older */
+            atomic_thread_fence(memory_order_acquire);
+            memcpy(out, at, sizeof(*out));
             return 0;
+        }
         if (until == 0) {
             until = clock_ns() + BOX_REREAD_MS * NS_PER_MS;
             b->stats.rereads++;

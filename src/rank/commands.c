@@ -1,0 +1,57 @@
+/* commands.c owns the list of commands. */
+#include "src/rank/commands.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static const struct command commands[] = {
+    { { "generate", "",
+        "Continue a prompt. The text goes to stdout as it comes; --json prints one object at the "
+        "end.",
+        OPT_CONFIG | OPT_PROMPT | OPT_NO_BOS | OPT_IDS | OPT_REPLY | OPT_JSON, 0 },
+      cmd_generate },
+    { { "score", "",
+        "Run known tokens and print one JSON object a position: the token's id, the logprob of the "
+        "next "
+        "one, the largest logits.",
+        OPT_CONFIG | OPT_PROMPT | OPT_NO_BOS | OPT_IDS | OPT_TOP | OPT_JSON, 0 },
+      cmd_score },
+    { { "tokenize", "", "Print the token ids of a text.",
+        OPT_CONFIG | OPT_PROMPT | OPT_NO_BOS | OPT_JSON, 0 },
+      cmd_tokenize },
+    { { "detokenize", "", "Print the text of token ids.",
+        OPT_CONFIG | OPT_IDS | OPT_SPECIAL | OPT_JSON, 0 },
+      cmd_detokenize },
+    { { "pack", "MODEL OUT",
+        "Write OUT/rank<r>.pack of a checkpoint folder. With --verify, packs that are in OUT stay, "
+        "and all are read and compared.",
+        OPT_PACK, 2 },
+      cmd_pack },
+    { { "inspect", "PACK", "List the weights of a pack.", 0, 1 }, cmd_inspect },
+    { { "config", "", "Print every setting: key, default, meaning, value in force.",
+        OPT_CONFIG | OPT_GET, 0 },
+      cmd_config },
+    { { "demo", "",
+        "Decode the prompts of a folder, drafted and then serially, compare, and print a table.",
+        OPT_CONFIG | OPT_REPLY | OPT_PROMPTS, 0 },
+      cmd_demo },
+};
+
+#define COMMANDS (sizeof(commands) / sizeof(commands[0]))
+
+const struct command *command_find(const char *name)
+{
+    for (size_t i = 0; i < COMMANDS; i++)
+        if (strcmp(commands[i].spec.name, name) == 0)
+            return &commands[i];
+    return NULL;
+}
+
+void command_list(void)
+{
+    printf("usage: tandem COMMAND [OPTION]...\n\n");
+    for (size_t i = 0; i < COMMANDS; i++)
+        printf("  %-11s %s\n", commands[i].spec.name, commands[i].spec.help);
+    printf("\ntandem COMMAND --help lists what a command takes; tandem --version prints the "
+           "version.\n");
+}

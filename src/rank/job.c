@@ -1,0 +1,163 @@
+/* job.c owns the life of this process's ranks, from the settings to the exit code. */
+#include "src/rank/job.h"
+
+#include "src/base/log.h"
+#include "src/rank/calibrate.h"
+#include "src/rank/follow.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <string.h>
+
+#define LEAVE_MS 5000 /* how long ranks wait for each other at the end */
+
+struct rank_thread {
+    struct job *job;
+    struct config cfg;
+    struct group_hub *hub;
+    struct drain *drain;
+    atomic_int *first; /* exit code of the first rank of this process that failed */
+    pthread_t thread;
+};
+
+int job_code(struct lead *l, int err)
+{
+    return err < 0 ? rank_failure(lead_round(l)->k, err) : CODE_DONE;
+}
+
+/* Prices are needed where depth is chosen by them. */
+static int calibrate(struct lead *l)
+{
+    struct rounds *r = lead_round(l);
+    struct cost_table costs;
+    int err;
+
+    if (r->k->cfg.depth != CONFIG_AUTO || r->k->drafter->block == 0 || r->k->bounds.window_max == 1)
+        return 0;
+    err = calibrate_run(r, &costs);
+    if (err == 0)
+        lead_costs(l, &costs);
+    return job_code(l, err);
+}
+
+static int lead_all(struct job *j, struct rounds *r)
+{
+    struct lead *l;
+    int code = exit_code_of(STEP_ROUND, lead_open(r, &l)), err;
+
+    if (code != 0)
+        return code;
+    code = calibrate(l);
+    if (code == 0)
+        code = j->lead(j, l);
+    err = r->k->group && group_failed(r->k->group) ? 0 : order_stop(r);
+    if (code == 0)
+        code = job_code(l, err);
+    lead_close(l);
+    return code;
+}
+
+/* A rank that closes while another still reads looks like one that died. */
+static int leave_group(struct rank *k, int code)
+{
+    int err;
+
+    if (!k->group)
+        return code;
+    err = group_failed(k->group) ? 0 : group_barrier(k->group, LEAVE_MS);
+    group_stop(k->group);
+    return code == 0 && err < 0 ? rank_failure(k, err) : code;
+}
+
+static int serve(struct job *j, struct rank *k)
+{
+    struct rounds *r;
+    int err = round_open(k, &r), code;
+
+    if (err < 0) {
+        rank_broken(k, err, "rank %d cannot start", k->cfg.rank);
+        return exit_code_of(STEP_WRITE, err);
+    }
+    if (k->cfg.rank == 0) {
+        code = lead_all(j, r);
+    } else {
+        err = follow_run(r);
+        code = err < 0 ? rank_failure(k, err) : 0;
+    }
+    code = leave_group(k, code);
+    err = round_close(r);
+    return code == 0 ? exit_code_of(STEP_WRITE, err) : code;
+}
+
+static int run_rank(struct job *j, const struct config *cfg, struct drain *drain,
+                    struct group_hub *hub)
+{
+    struct rank k;
+    int code = rank_load(cfg, drain, &k);
+
+    if (code == 0 && cfg->rank == 0)
+        code = j->prepare(j, &k);
+    if (code == 0)
+        code = rank_join(&k, hub);
+    if (code == 0)
+        code = serve(j, &k);
+    rank_close(&k);
+    return code;
+}
+
+static void *run_thread(void *arg)
+{
+    struct rank_thread *t = (struct rank_thread *)arg;
+    int code, none = 0;
+
+    log_rank(t->cfg.rank);
+    code = run_rank(t->job, &t->cfg, t->drain, t->hub);
+    if (code != 0) {
+        atomic_compare_exchange_strong(t->first, &none, code);
+        atomic_store(&t->drain->asked, 1); /* the others may still wait for this one */
+    }
+    return NULL;
+}
+
+static int run_threads(struct job *j, const struct config *cfg, struct drain *drain)
+{
+    struct rank_thread t[RANKS_MAX];
+    struct group_hub *hub;
+    atomic_int first = 0;
+    int n = 0, err = group_hub_open(cfg->ranks, &hub);
+
+    if (err < 0)
+        return CODE_RESOURCE;
+    for (; n < cfg->ranks && err == 0; n++) {
+        t[n] = (struct rank_thread){
+            .job = j, .cfg = *cfg, .hub = hub, .drain = drain, .first = &first
+        };
+        t[n].cfg.rank = n;
+        err = pthread_create(&t[n].thread, NULL, run_thread, &t[n]);
+        if (err) {
+            fail(-err, "no thread for rank %d: %s", n, strerror(err));
+            atomic_store(&first, CODE_RESOURCE);
+            atomic_store(&drain->asked, 1);
+            break;
+        }
+    }
+    for (int i = 0; i < n; i++)
+        pthread_join(t[i].thread, NULL);
+    group_hub_close(hub);
+    return atomic_load(&first);
+}
+
+int job_run(struct job *j, const struct config *cfg)
+{
+    bool threads = cfg->ranks > 1 && strcmp(cfg->link, "loop") == 0;
+    struct drain *drain;
+
+    log_open(threads ? -1 : cfg->rank, (enum log_level)cfg->log_level);
+    if (threads && cfg->rank != 0) {
+        fail(-EINVAL, "config: with link loop one process runs all ranks, rank is %d", cfg->rank);
+        return CODE_CONFIG;
+    }
+    if (drain_open(&drain) < 0)
+        return CODE_RESOURCE;
+    return threads ? run_threads(j, cfg, drain) : run_rank(j, cfg, drain, NULL);
+}

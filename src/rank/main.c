@@ -1,0 +1,46 @@
+/* main.c owns the process: the command's name, its options, its exit code. */
+#include "src/base/log.h"
+#include "src/rank/commands.h"
+#include "src/rank/exit_code.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+static int run(const struct command *c, int argc, char **argv)
+{
+    struct options o;
+    int code = options_parse(&c->spec, argc, argv, &o);
+
+    if (code == 0 && o.help) {
+        options_help(&c->spec);
+    } else if (code == 0) {
+        log_open(-1, (enum log_level)o.cfg.log_level);
+        code = c->run(&o);
+    }
+    options_free(&o);
+    return code;
+}
+
+int main(int argc, char **argv)
+{
+    const char *name = argc > 1 ? argv[1] : "";
+    const struct command *c = command_find(name);
+    int code = CODE_DONE;
+
+    if (c)
+        code = run(c, argc - 1, argv + 1);
+    else if (strcmp(name, "--version") == 0)
+        printf("tandem %s\n", TANDEM_VERSION);
+    else if (strcmp(name, "--help") == 0 || strcmp(name, "help") == 0)
+        command_list();
+    else {
+        fail(-EINVAL, "command \"%s\" is unknown; see tandem --help", name);
+        code = CODE_USAGE;
+    }
+    if (fflush(stdout) != 0 && code == CODE_DONE) {
+        fail(-errno, "cannot write the output: %s", strerror(errno));
+        code = CODE_WRITE;
+    }
+    return code;
+}

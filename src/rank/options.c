@@ -1,0 +1,314 @@
+/* options.c owns the table of options; what they mean for a command is in cmd_*.c. */
+#include "src/rank/options.h"
+
+#include "src/base/log.h"
+#include "src/rank/exit_code.h"
+#include "src/verify/sampler.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <getopt.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum option_id {
+    ID_HELP = 256,
+    ID_CONFIG,
+    ID_SET,
+    ID_PROMPT,
+    ID_PROMPT_FILE,
+    ID_MARKERS,
+    ID_NO_BOS,
+    ID_IDS,
+    ID_MAX_TOKENS,
+    ID_TEMPERATURE,
+    ID_TOP_K,
+    ID_TOP_P,
+    ID_MIN_P,
+    ID_SEED,
+    ID_STOP,
+    ID_DRAFT,
+    ID_TOP,
+    ID_RANKS,
+    ID_RANK,
+    ID_VERIFY,
+    ID_GET,
+    ID_PROMPTS,
+    ID_SPECIAL,
+    ID_JSON
+};
+
+struct entry {
+    const char *name;
+    enum option_id id;
+    unsigned group;    /* 0: every command */
+    const char *value; /* NULL: takes none */
+    const char *help;
+};
+
+static const struct entry entries[] = {
+    { "config", ID_CONFIG, OPT_CONFIG, "FILE", "settings, one `key = value` a line" },
+    { "set", ID_SET, OPT_CONFIG, "KEY=VALUE", "one setting; may be repeated, the last one wins" },
+    { "prompt", ID_PROMPT, OPT_PROMPT, "TEXT", "the text; an empty one is the begin token alone" },
+    { "prompt-file", ID_PROMPT_FILE, OPT_PROMPT, "FILE", "the text is the contents of FILE" },
+    { "markers", ID_MARKERS, OPT_PROMPT, NULL, "markers typed in the text are markers" },
+    { "no-bos", ID_NO_BOS, OPT_NO_BOS, NULL, "do not put the begin token in front" },
+    { "ids", ID_IDS, OPT_IDS, "FILE", "token ids, separated by blanks, taken as they are" },
+    { "max-tokens", ID_MAX_TOKENS, OPT_REPLY, "N", "longest reply; 0 is an empty one (128)" },
+    { "temperature", ID_TEMPERATURE, OPT_REPLY, "T", "0 takes the most likely token (0)" },
+    { "top-k", ID_TOP_K, OPT_REPLY, "K", "sample from the K most likely; 0 is off (0)" },
+    { "top-p", ID_TOP_P, OPT_REPLY, "P", "sample from the likeliest that hold P; 1 is off (1)" },
+    { "min-p", ID_MIN_P, OPT_REPLY, "P", "sample from those within a factor of P; 0 is off (0)" },
+    { "seed", ID_SEED, OPT_REPLY, "S", "of the draws; drawn and logged if not given" },
+    { "stop", ID_STOP, OPT_REPLY, "TEXT", "end before this text; may be repeated" },
+    { "draft", ID_DRAFT, OPT_REPLY, "NAME", "auto, none or a drafter's name; as --set draft=NAME" },
+    { "top", ID_TOP, OPT_TOP, "N", "how many of the largest logits to print (5)" },
+    { "ranks", ID_RANKS, OPT_PACK, "N", "how many ranks share the model (1)" },
+    { "rank", ID_RANK, OPT_PACK, "R", "only this rank's pack" },
+    { "verify", ID_VERIFY, OPT_PACK, NULL, "read the packs in OUT again and compare every digest" },
+    { "get", ID_GET, OPT_GET, "KEY", "print one value and nothing else" },
+    { "prompts", ID_PROMPTS, OPT_PROMPTS, "FOLDER", "prompts, one a file *.txt (configs/demo)" },
+    { "special", ID_SPECIAL, OPT_SPECIAL, NULL, "print special tokens too" },
+    { "json", ID_JSON, OPT_JSON, NULL, "print JSON" },
+    { "help", ID_HELP, 0, NULL, "print this" },
+};
+
+#define ENTRIES (sizeof(entries) / sizeof(entries[0]))
+
+static bool takes(const struct command_spec *s, const struct entry *e)
+{
+    return e->group == 0 || (s->options & e->group);
+}
+
+void options_help(const struct command_spec *s)
+{
+    printf("usage: tandem %s [OPTION]...%s%s\n%s\n\n", s->name, s->args[0] ? " " : "", s->args,
+           s->help);
+    for (size_t i = 0; i < ENTRIES; i++) {
+        char left[64];
+
+        if (!takes(s, &entries[i]))
+            continue;
+        snprintf(left, sizeof(left), "--%s%s%s", entries[i].name, entries[i].value ? " " : "",
+                 entries[i].value ? entries[i].value : "");
+        printf("  %-22s %s\n", left, entries[i].help);
+    }
+}
+
+/* ---- values ------------------------------------------------------------------------------------------ */
+
+static int wrong(const char *option, const char *value, const char *want)
+{
+    fail(-EINVAL, "--%s: want %s, got \"%s\"", option, want, value);
+    return CODE_USAGE;
+}
+
+static int parse_int(const char *option, const char *value, int lo, int hi, int *out)
+{
+    char want[64], *end;
+    long v;
+
+    errno = 0;
+    v = strtol(value, &end, 10);
+    if (end == value || *end || errno || isspace((unsigned char)value[0]) || v < lo || v > hi) {
+        snprintf(want, sizeof(want), "a whole number in %d .. %d", lo, hi);
+        return wrong(option, value, want);
+    }
+    *out = (int)v;
+    return 0;
+}
+
+static int parse_seed(const char *value, uint64_t *out)
+{
+    char *end;
+    unsigned long long v;
+
+    errno = 0;
+    v = strtoull(value, &end, 0);
+    if (!isdigit((unsigned char)value[0]) || *end || errno)
+        return wrong("seed", value, "a whole number in 0 .. 2^64 - 1");
+    *out = v;
+    return 0;
+}
+
+static int parse_real(const char *option, const char *value, double *out)
+{
+    char *end;
+    double v;
+
+    errno = 0;
+    v = strtod(value, &end);
+    if (end == value || *end || isspace((unsigned char)value[0]))
+        return wrong(option, value, "a number");
+    *out = v;
+    return 0;
+}
+
+static int parse_stop(struct options *o, const char *value)
+{
+    if (o->stops == STOPS_MAX) {
+        fail(-EINVAL, "--stop: more than %d", STOPS_MAX);
+        return CODE_USAGE;
+    }
+    if (stop_check(value) < 0)
+        return CODE_USAGE;
+    o->stop[o->stops++] = value;
+    return 0;
+}
+
+static int parse_draft(struct options *o, const char *value)
+{
+    char setting[64];
+
+    snprintf(setting, sizeof(setting), "draft=%s", value);
+    return config_set(&o->cfg, setting) < 0 ? CODE_USAGE : 0;
+}
+
+static int read_config(struct options *o, const char *path)
+{
+    return exit_code_of(STEP_CONFIG, config_read(&o->cfg, path));
+}
+
+/* ---- the line ---------------------------------------------------------------------------------------- */
+
+static int apply(struct options *o, const struct entry *e, const char *value)
+{
+    switch (e->id) {
+    case ID_HELP:
+        o->help = true;
+        return 0;
+    case ID_CONFIG:
+        return read_config(o, value);
+    case ID_SET:
+        return exit_code_of(STEP_CONFIG, config_set(&o->cfg, value));
+    case ID_PROMPT:
+        o->prompt = value;
+        return 0;
+    case ID_PROMPT_FILE:
+        o->prompt_file = value;
+        return 0;
+    case ID_MARKERS:
+        o->markers = true;
+        return 0;
+    case ID_NO_BOS:
+        o->no_bos = true;
+        return 0;
+    case ID_IDS:
+        o->ids_file = value;
+        return 0;
+    case ID_MAX_TOKENS:
+        return parse_int(e->name, value, 0, INT32_MAX, &o->max_tokens);
+    case ID_TEMPERATURE:
+        return parse_real(e->name, value, &o->sampler.temperature);
+    case ID_TOP_K:
+        return parse_int(e->name, value, 0, INT32_MAX, &o->sampler.top_k);
+    case ID_TOP_P:
+        return parse_real(e->name, value, &o->sampler.top_p);
+    case ID_MIN_P:
+        return parse_real(e->name, value, &o->sampler.min_p);
+    case ID_SEED:
+        o->seeded = true;
+        return parse_seed(value, &o->sampler.seed);
+    case ID_STOP:
+        return parse_stop(o, value);
+    case ID_DRAFT:
+        return parse_draft(o, value);
+    case ID_TOP:
+        return parse_int(e->name, value, 1, TOP_MOST, &o->top);
+    case ID_RANKS:
+        return parse_int(e->name, value, 1, RANKS_MAX, &o->pack_ranks);
+    case ID_RANK:
+        return parse_int(e->name, value, 0, RANKS_MAX - 1, &o->pack_rank);
+    case ID_VERIFY:
+        o->verify = true;
+        return 0;
+    case ID_GET:
+        o->get = value;
+        return 0;
+    case ID_PROMPTS:
+        o->prompts = value;
+        return 0;
+    case ID_SPECIAL:
+        o->special = true;
+        return 0;
+    case ID_JSON:
+        o->json = true;
+        return 0;
+    }
+    return CODE_USAGE;
+}
+
+static int usage(const struct command_spec *s, const char *option)
+{
+    fail(-EINVAL, "%s: option %s is unknown or lacks its value; see tandem %s --help", s->name,
+         option, s->name);
+    return CODE_USAGE;
+}
+
+/* What must and must not come together. */
+static int check_line(const struct command_spec *s, struct options *o, int words)
+{
+    int texts = (o->prompt != NULL) + (o->prompt_file != NULL) + (o->ids_file != NULL);
+    bool wants = s->options & (OPT_PROMPT | OPT_IDS);
+
+    if (words != s->words) {
+        fail(-EINVAL, "%s: wants %d arguments besides options, got %d; see tandem %s --help",
+             s->name, s->words, words, s->name);
+        return CODE_USAGE;
+    }
+    if (wants && texts != 1) {
+        fail(-EINVAL, "%s: wants one of%s%s, got %d", s->name,
+             s->options & OPT_PROMPT ? " --prompt, --prompt-file" : "",
+             s->options & OPT_IDS ? (s->options & OPT_PROMPT ? ", --ids" : " --ids") : "", texts);
+        return CODE_USAGE;
+    }
+    if (sampler_check(&o->sampler) < 0)
+        return CODE_USAGE;
+    if (o->pack_rank >= o->pack_ranks) {
+        fail(-EINVAL, "--rank: %d of %d", o->pack_rank, o->pack_ranks);
+        return CODE_USAGE;
+    }
+    return 0;
+}
+
+int options_parse(const struct command_spec *s, int argc, char **argv, struct options *o)
+{
+    struct option list[ENTRIES + 1] = { 0 };
+    const struct entry *of[ENTRIES];
+    int n = 0, c, at, code = 0;
+
+    *o = (struct options){ .max_tokens = MAX_TOKENS_DEFAULT,
+                           .top = TOP_DEFAULT,
+                           .pack_ranks = 1,
+                           .pack_rank = -1,
+                           .prompts = "configs/demo" };
+    sampler_default(&o->sampler);
+    if (config_init(&o->cfg) < 0)
+        return CODE_RESOURCE;
+    for (size_t i = 0; i < ENTRIES; i++) {
+        if (!takes(s, &entries[i]))
+            continue;
+        of[n] = &entries[i];
+        list[n++] = (struct option){ entries[i].name,
+                                     entries[i].value ? required_argument : no_argument, NULL, 0 };
+    }
+    opterr = 0;
+    optind = 1;
+    while (code == 0 && (c = getopt_long(argc, argv, "", list, &at)) != -1)
+        code = c == 0 ? apply(o, of[at], optarg) : usage(s, argv[optind - 1]);
+    if (code != 0 || o->help)
+        return code;
+    for (int i = 0; i < WORDS_MAX && optind + i < argc; i++)
+        o->word[i] = argv[optind + i];
+    code = check_line(s, o, argc - optind);
+    /* Whoever prints settings wants to see them before they fit together. */
+    if (code == 0 && !(s->options & OPT_GET))
+        code = exit_code_of(STEP_CONFIG, config_check(&o->cfg));
+    return code;
+}
+
+void options_free(struct options *o)
+{
+    config_free(&o->cfg);
+}

@@ -1,0 +1,58 @@
+/* options - the command line: one table gives parsing, the list of what a command takes, and its help. */
+#ifndef TANDEM_RANK_OPTIONS_H
+#define TANDEM_RANK_OPTIONS_H
+
+#include "kernels/ops.h"
+#include "src/base/config.h"
+#include "src/rank/stop.h"
+
+#include <stdbool.h>
+
+/* Bits of struct command_spec. */
+enum option_group {
+    OPT_CONFIG = 1, /* --config --set */
+    OPT_PROMPT = 2, /* --prompt --prompt-file --markers */
+    OPT_IDS = 4,    /* --ids */
+    OPT_REPLY = 8,  /* --max-tokens, sampling, --stop, --draft */
+    OPT_JSON = 16,
+    OPT_TOP = 32,
+    OPT_PACK = 64, /* --ranks --rank --verify */
+    OPT_GET = 128,
+    OPT_PROMPTS = 256, /* --prompts */
+    OPT_NO_BOS = 512,
+    OPT_SPECIAL = 1024
+};
+
+struct command_spec {
+    const char *name, *args, *help;
+    unsigned options; /* enum option_group */
+    int words;        /* arguments that are no options */
+};
+
+enum { MAX_TOKENS_DEFAULT = 128, TOP_DEFAULT = 5, TOP_MOST = 1000, WORDS_MAX = 2 };
+
+struct options {
+    struct config cfg;
+    bool help;
+    const char *prompt, *prompt_file, *ids_file; /* at most one is set */
+    bool markers, no_bos, special, json, verify;
+    int max_tokens, top;
+    struct sampler sampler;
+    bool seeded;
+    const char *stop[STOPS_MAX];
+    int stops;
+    int pack_ranks, pack_rank; /* pack_rank -1: all */
+    const char *get, *prompts;
+    const char *word[WORDS_MAX];
+};
+
+/* options_parse - argv[0] is the command's name. Messages go to the log.
+ * result   an exit code: 64 for the line itself, 66 and 78 for what --config and --set say
+ * owns     options_free gives back the config, in any case */
+int options_parse(const struct command_spec *s, int argc, char **argv, struct options *o);
+void options_free(struct options *o);
+
+/* options_help - what a command takes, on stdout. */
+void options_help(const struct command_spec *s);
+
+#endif

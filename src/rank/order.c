@@ -1,0 +1,86 @@
+/* order.c owns the sending half of an order; plan.c the words, round.c the doing. */
+#include "src/rank/order.h"
+
+#include "src/base/clock.h"
+#include "src/rank/plan_box.h"
+
+static int send(struct rounds *r, enum plan_op op, size_t words)
+{
+    int err;
+
+    if (!r->k->box)
+        return 0;
+    err = plan_box_send(r->k->box, op, r->number, 0, r->word, words);
+    if (err < 0)
+        return rank_broken(r->k, err, "round %u: %s not sent", r->number, plan_op_name(op));
+    return 0;
+}
+
+int order_admit(struct rounds *r, const struct plan_admit *p)
+{
+    int err = send(r, PLAN_ADMIT, plan_put_admit(p, r->word));
+
+    return err < 0 ? err : round_admit(r, p);
+}
+
+int order_fill(struct rounds *r, const struct plan_span *p)
+{
+    int err = send(r, PLAN_FILL, plan_put_span(p, r->word));
+
+    return err < 0 ? err : round_fill(r, p);
+}
+
+int order_draft(struct rounds *r, const struct plan_draft *p)
+{
+    int err = send(r, PLAN_DRAFT, plan_put_draft(p, r->word));
+
+    return err < 0 ? err : round_draft(r, p);
+}
+
+int order_round(struct rounds *r, struct plan_round *p)
+{
+    int64_t begin = clock_ns(), sent;
+    int err;
+
+    p->digest = r->digest;
+    err = send(r, PLAN_ROUND, plan_put_round(p, r->word));
+    sent = clock_ns();
+    return err < 0 ? err : round_run(r, p, sent, sent - begin);
+}
+
+int order_keep(struct rounds *r, const struct plan_commit *c, int n)
+{
+    struct plan_keep p = { .digest = r->digest, .commits = n };
+    int err;
+
+    for (int i = 0; i < n; i++)
+        p.commit[i] = c[i];
+    err = send(r, PLAN_KEEP, plan_put_keep(&p, r->word));
+    return err < 0 ? err : round_keep(r, p.digest, c, n);
+}
+
+int order_score(struct rounds *r, const struct plan_span *p, score_fn *fn, void *arg)
+{
+    int err = send(r, PLAN_SCORE, plan_put_span(p, r->word));
+
+    return err < 0 ? err : round_score(r, p, fn, arg);
+}
+
+int order_calibrate(struct rounds *r, const struct plan_calibrate *p, int64_t *ns)
+{
+    int err = send(r, PLAN_CALIBRATE, plan_put_calibrate(p, r->word));
+
+    return err < 0 ? err : round_calibrate(r, p, ns);
+}
+
+int order_release(struct rounds *r, int slot)
+{
+    int err = send(r, PLAN_RELEASE, plan_put_slot(slot, r->word));
+
+    return err < 0 ? err : round_release(r, slot);
+}
+
+int order_stop(struct rounds *r)
+{
+    return send(r, PLAN_STOP, 0);
+}

@@ -1,0 +1,433 @@
+/* rank.c owns the order in which a rank's parts are opened; what they do together is in round.c. */
+#include "src/rank/rank.h"
+
+#include "kernels/backend.h"
+#include "src/base/clock.h"
+#include "src/base/json.h"
+#include "src/base/log.h"
+#include "src/draft/drafter.h"
+#include "src/model/family.h"
+#include "src/model/pack.h"
+#include "src/model/row_store.h"
+#include "src/model/tokenizer.h"
+#include "src/transport/comm.h"
+#include "src/verify/accept.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define COMM_SLOT_BYTES ((size_t)256 << 10)
+#define CAUSE_WAIT_MS 100 /* a dead peer's control connection ends about when its links do */
+
+/* ---- load -------------------------------------------------------------------------------------------- */
+
+bool rank_is_end(const struct rank *k, int32_t tok)
+{
+    for (int i = 0; i < k->ends; i++)
+        if (k->end[i] == tok)
+            return true;
+    return false;
+}
+
+static void add_end(struct rank *k, int32_t tok)
+{
+    if (!rank_is_end(k, tok) && k->ends < RANK_ENDS_MAX)
+        k->end[k->ends++] = tok;
+}
+
+/* End tokens that only generation_config.json names: one id or a list. */
+static int read_ends(struct rank *k)
+{
+    struct json *root;
+    const struct json *v;
+    const char *text;
+    size_t bytes;
+    int r = 0;
+
+    for (int i = 0; i < k->model->n_eos; i++)
+        add_end(k, k->model->eos[i]);
+    if (pack_find_blob(k->pack, "generation_config.json", &text, &bytes) != 0)
+        return 0;
+    r = json_parse(text, bytes, "generation_config.json", 64, &root);
+    if (r < 0)
+        return r;
+    v = json_get(root, "eos_token_id");
+    if (v && json_type_of(v) != JSON_IS_NULL) {
+        bool list = json_is(v, JSON_IS_ARRAY);
+
+        for (size_t i = 0; i < (list ? json_count(v) : 1) && r == 0; i++) {
+            int tok;
+
+            r = json_as_int(list ? json_at(v, i) : v, 0, k->model->vocab - 1, &tok);
+            if (r == 0)
+                add_end(k, tok);
+        }
+    }
+    json_close(root);
+    return r;
+}
+
+static int load_texts(struct rank *k, enum exit_step *step)
+{
+    const char *text;
+    size_t bytes;
+    int r;
+
+    *step = STEP_DATA;
+    if (pack_find_blob(k->pack, "config.json", &text, &bytes) != 0)
+        return fail(-EINVAL, "pack: no config.json inside");
+    r = blueprint_open(text, bytes, pack_family(k->pack), k->cfg.cache_quant, k->cfg.rank,
+                       k->cfg.ranks, step, &k->plan);
+    if (r < 0)
+        return r;
+    k->model = k->plan.model;
+    r = pack_bind(k->pack, k->plan.part, BLUEPRINT_PARTS);
+    if (r < 0)
+        return r;
+    if (pack_find_blob(k->pack, "tokenizer.json", &text, &bytes) != 0)
+        return fail(-EINVAL, "pack: no tokenizer.json inside");
+    r = tokenizer_open(text, bytes, "tokenizer.json", &k->tok);
+    if (r < 0)
+        return r;
+    if (tokenizer_vocab(k->tok) > k->model->vocab)
+        return fail(-EINVAL, "tokenizer.json has ids up to %d, the model's vocabulary is %d",
+                    tokenizer_vocab(k->tok) - 1, k->model->vocab);
+    return read_ends(k);
+}
+
+/* The checkpoint's own drafter unless the setting names another. */
+static int load_drafter(struct rank *k)
+{
+    const char *name = k->cfg.draft;
+    int r;
+
+    k->drafter = k->plan.drafter;
+    if (strcmp(name, "auto") == 0 || strcmp(name, k->drafter->ops->name) == 0)
+        return 0;
+    r = drafter_open(name, k->plan.config, k->model, &k->drafter);
+    if (r < 0)
+        k->drafter = NULL;
+    return r;
+}
+
+/* What a model, this build and the settings do not do together. */
+static int check_settings(struct rank *k)
+{
+    const struct config *c = &k->cfg;
+
+    if (c->numerics == NUMERICS_RELEASED)
+        return fail(-EINVAL, "config: numerics released is not in this build, want fp32 or bf16");
+    if (c->experts == EXPERTS_WHOLE)
+        return fail(-EINVAL, "config: experts whole is not in this build, want width");
+    k->bounds = (struct plan_bounds){ .slots = c->slots,
+                                      .vocab = k->model->vocab,
+                                      .context = c->context,
+                                      .window_max = c->window_max,
+                                      .prefill_chunk = c->prefill_chunk };
+    if (c->context > k->model->context_max) {
+        log_warn("context %d is more than the model's %d, which is used", c->context,
+                 k->model->context_max);
+        k->bounds.context = k->model->context_max;
+    }
+    return 0;
+}
+
+int rank_load(const struct config *cfg, struct drain *drain, struct rank *k)
+{
+    enum exit_step step = STEP_CONFIG;
+    int r;
+
+    *k = (struct rank){ .cfg = *cfg, .drain = drain };
+    r = packs_open(&k->cfg, &step, &k->pack);
+    if (r == 0)
+        r = load_texts(k, &step);
+    if (r == 0) {
+        step = STEP_CONFIG;
+        r = check_settings(k);
+    }
+    if (r == 0)
+        r = load_drafter(k);
+    return exit_code_of(step, r);
+}
+
+/* ---- join -------------------------------------------------------------------------------------------- */
+
+/* The failure of a group must end this process even while its round's thread computes for seconds. */
+static void *end_soon(void *arg)
+{
+    clock_sleep((int64_t)(intptr_t)arg * NS_PER_MS);
+    _exit(CODE_GROUP);
+}
+
+static void on_fail(void *arg)
+{
+    const struct rank *k = (const struct rank *)arg;
+    pthread_t thread;
+
+    if (pthread_create(&thread, NULL, end_soon, (void *)(intptr_t)k->cfg.grace_ms) == 0)
+        pthread_detach(thread);
+}
+
+static int open_group(struct rank *k, struct group_hub *hub)
+{
+    const struct config *c = &k->cfg;
+    char host[RANKS_MAX][256];
+    const char *hosts[RANKS_MAX];
+    char *agree;
+    int r = config_agree_text(c, &agree);
+
+    if (r < 0)
+        return r;
+    for (int i = 0; i < c->ranks && r == 0; i++) {
+        r = config_host(c, i, host[i], sizeof(host[i]));
+        hosts[i] = host[i];
+    }
+    if (r == 0)
+        r = group_open(&(struct group_settings){ .rank = c->rank,
+                                                 .world = c->ranks,
+                                                 .link = c->link,
+                                                 .hub = hub,
+                                                 .hosts = hosts,
+                                                 .port = c->port,
+                                                 .secret = c->secret[0] ? c->secret : NULL,
+                                                 .connect_timeout_ms = c->connect_timeout_ms,
+                                                 .heartbeat_ms = c->heartbeat_ms,
+                                                 .peer_timeout_ms = c->peer_timeout_ms,
+                                                 .version = TANDEM_VERSION,
+                                                 .agree = agree,
+                                                 .set_digest = pack_set_digest(k->pack),
+                                                 .cancel = &k->drain->asked,
+                                                 .on_fail = on_fail,
+                                                 .on_fail_arg = k },
+                       &k->group);
+    free(agree);
+    return r;
+}
+
+static enum comm_wire wire_of(const struct rank *k)
+{
+    const struct config *c = &k->cfg;
+
+    if (c->partials != PARTIALS_AUTO)
+        return c->partials == PARTIALS_BF16 ? COMM_BF16 : COMM_F32;
+    return c->numerics != NUMERICS_FP32 && strcmp(k->model->ops->name, "deepseek_v41") == 0
+               ? COMM_BF16
+               : COMM_F32;
+}
+
+static int open_comm(struct rank *k)
+{
+    const struct config *c = &k->cfg;
+    struct comm_settings s = { .partials = wire_of(k),
+                               .slot_bytes = COMM_SLOT_BYTES,
+                               .spin_us = c->spin_us,
+                               .wait_limit_ms = c->wait_limit_ms };
+    struct plan_box_settings b = { .spin_us = c->spin_us,
+                                   .wait_limit_ms = c->wait_limit_ms,
+                                   .max_words = plan_words(&k->bounds) };
+    struct link *windows[RANKS_MAX] = { 0 }, *plans[RANKS_MAX] = { 0 };
+    int r;
+
+    if (strcmp(c->comm, "auto") != 0 && strcmp(c->comm, "link") != 0)
+        return fail(-ENODEV, "config: comm %s is not in this build, want auto or link", c->comm);
+    if (c->ranks == 1)
+        return comm_self_open(&s, &k->comm);
+    for (int i = 0; i < c->ranks; i++) {
+        if (i == c->rank)
+            continue;
+        windows[i] = group_link(k->group, i, GROUP_WINDOWS);
+        plans[i] = group_link(k->group, i, GROUP_PLAN);
+    }
+    r = comm_link_open(windows, c->rank, c->ranks, &s, &k->comm);
+    if (r < 0)
+        return r;
+    return plan_box_open(plans, c->rank, c->ranks, &b, &k->box);
+}
+
+static int open_device(struct rank *k)
+{
+    const struct config *c = &k->cfg;
+    const struct backend_ops *b;
+    int place = 0, r;
+
+    config_neighbours(c, &place);
+    r = backend_find(c->backend, &b);
+    if (r == 0)
+        r = b->open(c->device == CONFIG_AUTO ? place : c->device, config_threads(c), &k->dev);
+    if (r == 0)
+        r = b->queue_open(k->dev, &k->q);
+    if (r < 0)
+        return r;
+    k->x = (struct exec){ .op = b->op,
+                          .q = k->q,
+                          .tmp = &k->arena,
+                          .comm = k->comm,
+                          .workers = k->dev->workers,
+                          .round = c->numerics == NUMERICS_FP32 ? ROUND_NONE : ROUND_BF16 };
+    return 0;
+}
+
+static int rows_max(const struct rank *k)
+{
+    int shared = k->bounds.slots * k->bounds.window_max;
+
+    return k->bounds.prefill_chunk > shared ? k->bounds.prefill_chunk : shared;
+}
+
+static int open_state(struct rank *k)
+{
+    struct state_list *l = calloc(1, sizeof(*l));
+    int sites = k->model->sites + k->drafter->sites, r;
+
+    if (!l)
+        return fail(-ENOMEM, "states: out of memory");
+    k->model->ops->states(k->model, l);
+    k->drafter->ops->states(k->drafter, l);
+    r = slot_pool_open(k->dev, l, k->bounds.slots, k->bounds.context, k->bounds.prefill_chunk,
+                       &k->pool);
+    free(l);
+    if (r == 0)
+        r = k->model->ops->ready(k->model, k->dev, k->pack);
+    if (r == 0)
+        r = k->drafter->ops->ready(k->drafter, k->dev, k->pool);
+    if (r == 0)
+        r = row_store_pread_open(k->pack, &k->rows);
+    if (r == 0)
+        r = window_open(k->dev, k->model, rows_max(k), &k->win);
+    if (r == 0)
+        r = accept_open(k->dev, k->model, sites, &k->acc);
+    return r;
+}
+
+static void dry_window(struct rank *k, struct exec *x, int slots, int rows_each, int flags,
+                       bool head)
+{
+    static const struct sampler sampled[SLOTS_MAX] = {
+        { .temperature = 1 }, { .temperature = 1 }, { .temperature = 1 }, { .temperature = 1 }
+    };
+    struct window *w = k->win;
+    struct proposal p = { .n = slots };
+
+    window_clear(w);
+    for (int s = 0; s < slots; s++) {
+        w->seg[s] =
+            (struct segment){ .slot = s, .first = w->rows, .len = rows_each, .flags = flags };
+        w->rows += rows_each;
+        p.slot[s] = s;
+    }
+    w->segs = slots;
+    w->head = head;
+    x->tmp->used = 0;
+    k->model->ops->forward(k->model, x, k->pool, w);
+    accept_window(k->acc, x, w, sampled);
+    k->drafter->ops->observe(k->drafter, x, k->pool, w);
+    x->tmp->used = 0;
+    k->drafter->ops->propose(k->drafter, x, k->pool, &p, sampled);
+}
+
+/* Scratch for the largest prompt chunk, the largest shared window, and the largest chunk with logits. */
+static int open_arena(struct rank *k)
+{
+    int logits = k->win->rows_max < WINDOW_ROWS_SHARED ? k->win->rows_max : WINDOW_ROWS_SHARED;
+    struct arena measured;
+    struct exec dry;
+
+    exec_dry(&dry, &measured, &k->x);
+    dry_window(k, &dry, 1, k->bounds.prefill_chunk, SEG_KNOWN, false);
+    dry_window(k, &dry, k->bounds.slots, k->bounds.window_max, 0, true);
+    dry_window(k, &dry, 1, logits, SEG_KNOWN, true);
+    return arena_open(k->dev, measured.peak, &k->arena);
+}
+
+static int open_parts(struct rank *k)
+{
+    int r = open_comm(k);
+
+    if (r == 0)
+        r = open_device(k);
+    if (r == 0)
+        r = open_state(k);
+    if (r == 0)
+        r = open_arena(k);
+    if (r == 0 && k->group)
+        r = group_barrier(k->group, k->cfg.connect_timeout_ms);
+    return r;
+}
+
+int rank_join(struct rank *k, struct group_hub *hub)
+{
+    int r;
+
+    if (k->cfg.ranks > 1) {
+        r = open_group(k, hub);
+        if (r < 0)
+            return group_exit_code(r);
+    }
+    r = open_parts(k);
+    if (r == 0) {
+        atomic_store(&k->drain->serving, 1);
+        return 0;
+    }
+    if (!k->group)
+        return exit_code_of(STEP_DEVICE, r);
+    if (group_failed(k->group))
+        return rank_failure(k, r);
+    group_fail(k->group, r, "rank %d cannot start", k->cfg.rank);
+    return exit_code_of(STEP_DEVICE, r);
+}
+
+/* ---- end --------------------------------------------------------------------------------------------- */
+
+int rank_broken(struct rank *k, int r, const char *fmt, ...)
+{
+    char what[GROUP_REASON_BYTES];
+    va_list ap;
+
+    if (!k->group)
+        return r;
+    for (int ms = 0; ms < CAUSE_WAIT_MS; ms += 5) {
+        if (group_failed(k->group))
+            return r;
+        clock_sleep(5 * NS_PER_MS);
+    }
+    va_start(ap, fmt);
+    vsnprintf(what, sizeof(what), fmt, ap);
+    va_end(ap);
+    group_fail(k->group, r, "%s: %s", what, strerror(-r));
+    return r;
+}
+
+int rank_failure(const struct rank *k, int r)
+{
+    int cause = k->group ? group_failed(k->group) : 0;
+
+    return cause ? group_exit_code(cause) : exit_code_of(STEP_ROUND, r);
+}
+
+void rank_close(struct rank *k)
+{
+    if (k->dev && k->arena.base)
+        arena_close(k->dev, &k->arena);
+    accept_close(k->acc);
+    window_close(k->win);
+    if (k->rows)
+        k->rows->ops->close(k->rows);
+    slot_pool_close(k->pool);
+    if (k->drafter && k->drafter != k->plan.drafter)
+        k->drafter->ops->close(k->drafter);
+    blueprint_close(&k->plan);
+    if (k->q)
+        k->dev->ops->queue_close(k->q);
+    if (k->dev)
+        k->dev->ops->close(k->dev);
+    plan_box_close(k->box);
+    comm_close(k->comm);
+    group_close(k->group);
+    tokenizer_close(k->tok);
+    pack_close(k->pack);
+}

@@ -1,0 +1,81 @@
+/* rank - everything that one rank owns, opened in order and closed in reverse.
+ *
+ *   load   pack, config, model, drafter, tokenizer: what a prompt can be checked against, no other rank needed
+ *   join   the group; then sums, plan, device, weights, states, buffers; every rank meets at its end
+ *
+ * After a failed join, or any error of a round, the process leaves: nothing is repaired.
+ */
+#ifndef TANDEM_RANK_RANK_H
+#define TANDEM_RANK_RANK_H
+
+#include "src/base/config.h"
+#include "src/model/exec.h"
+#include "src/rank/control.h"
+#include "src/rank/drain.h"
+#include "src/rank/packs.h"
+#include "src/rank/plan.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct accept;
+struct comm;
+struct device;
+struct plan_box;
+struct queue;
+struct row_store;
+struct slot_pool;
+struct tokenizer;
+struct window;
+
+enum { RANK_ENDS_MAX = 8 };
+
+struct rank {
+    struct config cfg; /* strings borrowed */
+    struct drain *drain;
+
+    /* load */
+    struct pack *pack;
+    struct blueprint plan;
+    struct model *model;     /* of the plan */
+    struct drafter *drafter; /* the one in use: the plan's or one that the setting `draft` names */
+    struct tokenizer *tok;
+    int32_t end[RANK_ENDS_MAX]; /* end tokens of config.json and generation_config.json */
+    int ends;
+    struct plan_bounds bounds;
+
+    /* join */
+    struct group *group; /* NULL for one rank, and so is box */
+    struct comm *comm;
+    struct plan_box *box;
+    struct device *dev;
+    struct queue *q;
+    struct row_store *rows;
+    struct slot_pool *pool;
+    struct window *win;
+    struct accept *acc;
+    struct arena arena;
+    struct exec x;
+};
+
+/* rank_load - for the rank that cfg names.
+ * result   an exit code; 0 if it is loaded. rank_close in any case */
+int rank_load(const struct config *cfg, struct drain *drain, struct rank *k);
+
+/* rank_join - meet the others. hub is for ranks that are threads, else NULL.
+ * result   an exit code; the others have been told */
+int rank_join(struct rank *k, struct group_hub *hub);
+
+/* rank_broken - a round cannot go on: wait a moment for the group's own cause, else be the cause.
+ * result   r */
+__attribute__((format(printf, 3, 4))) int rank_broken(struct rank *k, int r, const char *fmt, ...);
+
+/* rank_failure - the exit code of an error that rank_broken has seen. */
+int rank_failure(const struct rank *k, int r);
+
+/* rank_is_end - whether a token ends a reply. */
+bool rank_is_end(const struct rank *k, int32_t tok);
+
+void rank_close(struct rank *k);
+
+#endif

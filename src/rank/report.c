@@ -1,0 +1,80 @@
+/* report.c owns how sums look to people; definitions are in docs/DECODE.md "round log". */
+#include "src/rank/report.h"
+
+#include "src/base/clock.h"
+#include "src/base/log.h"
+
+#include <string.h>
+
+static double per(double a, double b)
+{
+    return b > 0 ? a / b : 0;
+}
+
+static double tok_s(const struct tally *t)
+{
+    return per((double)t->landed * 1e9, (double)t->decode_ns);
+}
+
+static double ms_round(int64_t ns, const struct tally *t)
+{
+    return per((double)ns / 1e6, (double)t->rounds);
+}
+
+/* " 0.94 0.90 ..." */
+static const char *rates(const struct tally *t, char *buf, size_t cap)
+{
+    size_t at = 0;
+
+    buf[0] = 0;
+    for (int i = 0; i < tally_depth(t) && at + 8 < cap; i++)
+        at += (size_t)snprintf(buf + at, cap - at, " %.2f",
+                               per((double)t->hits[i], (double)t->tries[i]));
+    return buf;
+}
+
+void report_reply(const struct reply *r, const struct rounds *of)
+{
+    const struct tally *t = &of->tally;
+    char buf[WINDOW_MAX * 8];
+
+    log_info("reply: %d tokens behind %d, finish %s, %d rounds, %.2f tokens a round, %.1f tok/s",
+             r->n, r->prompt_tokens, finish_name(r->finish), r->rounds, per(r->n, r->rounds),
+             tok_s(t));
+    if (tally_depth(&r->sums) > 0)
+        log_info("acceptance by draft position:%s", rates(&r->sums, buf, sizeof(buf)));
+    log_info("ms a round: window %.2f, choices %.2f, draft %.2f, ingest %.2f, host %.3f, idle "
+             "%.2f; of that in "
+             "exchanges: waiting %.2f, moving %.2f",
+             ms_round(t->window_ns, t), ms_round(t->choose_ns, t), ms_round(t->draft_ns, t),
+             ms_round(t->ingest_ns, t), ms_round(t->plan_ns + t->commit_ns, t),
+             ms_round(t->idle_ns, t), ms_round((int64_t)t->wait_ns, t),
+             ms_round((int64_t)t->move_ns, t));
+}
+
+void report_table(const struct report_row *row, int n, FILE *f)
+{
+    char buf[WINDOW_MAX * 8];
+
+    fprintf(f, "%-12s %8s %8s %8s %12s  %s\n", "prompt", "tok/s", "serial", "speed-up",
+            "tokens/round", "acceptance by draft position");
+    for (int i = 0; i < n; i++) {
+        const struct tally *d = &row[i].drafted, *s = &row[i].serial;
+
+        fprintf(f, "%-12s %8.1f %8.1f %7.2fx %12.2f %s\n", row[i].name, tok_s(d), tok_s(s),
+                per(tok_s(d), tok_s(s)), per((double)d->landed, (double)d->rounds),
+                rates(d, buf, sizeof(buf)));
+    }
+    fprintf(f, "\n%-12s %8s %8s %8s %8s %8s %8s   %s\n", "ms a round", "window", "choices", "draft",
+            "ingest", "host", "idle", "in exchanges: waiting, moving");
+    for (int i = 0; i < n; i++) {
+        const struct tally *d = &row[i].drafted;
+
+        fprintf(f, "%-12s %8.2f %8.2f %8.2f %8.2f %8.3f %8.2f   %.2f, %.2f (%.0f exchanges)\n",
+                row[i].name, ms_round(d->window_ns, d), ms_round(d->choose_ns, d),
+                ms_round(d->draft_ns, d), ms_round(d->ingest_ns, d),
+                ms_round(d->plan_ns + d->commit_ns, d), ms_round(d->idle_ns, d),
+                ms_round((int64_t)d->wait_ns, d), ms_round((int64_t)d->move_ns, d),
+                per((double)d->exchanges, (double)d->rounds));
+    }
+}

@@ -1,0 +1,517 @@
+/* round.c owns what a rank does for each order, its share of the log and its comparison with rank 0. */
+#include "src/rank/round.h"
+
+#include "kernels/backend.h"
+#include "src/base/clock.h"
+#include "src/base/hash.h"
+#include "src/base/log.h"
+#include "src/model/family.h"
+#include "src/model/slot.h"
+#include "src/model/window.h"
+#include "src/transport/comm.h"
+#include "src/verify/accept.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+int round_open(struct rank *k, struct rounds **out)
+{
+    struct rounds *r = calloc(1, sizeof(*r));
+    int err = 0;
+
+    if (!r)
+        return fail(-ENOMEM, "round: out of memory");
+    r->k = k;
+    r->digest = FNV1A64_INIT;
+    r->word = malloc(plan_words(&k->bounds) * sizeof(*r->word));
+    for (int s = 0; s < k->bounds.slots; s++) {
+        r->seat[s].prompt = malloc((size_t)k->bounds.context * sizeof(int32_t));
+        if (!r->seat[s].prompt)
+            err = -ENOMEM;
+    }
+    if (!r->word || err < 0) {
+        round_close(r);
+        return fail(-ENOMEM, "round: no memory for prompts of %d tokens", k->bounds.context);
+    }
+    if (k->cfg.log[0]) {
+        err = roundlog_open(k->cfg.log, k->cfg.rank, &r->log);
+        if (err < 0) {
+            round_close(r);
+            return err;
+        }
+    }
+    *out = r;
+    return 0;
+}
+
+int round_close(struct rounds *r)
+{
+    int err;
+
+    if (!r)
+        return 0;
+    err = roundlog_close(r->log, &r->tally);
+    for (int s = 0; s < SLOTS_MAX; s++)
+        free(r->seat[s].prompt);
+    free(r->word);
+    free(r);
+    return err;
+}
+
+/* ---- shared steps ------------------------------------------------------------------------------------ */
+
+/* Rank 0 never sends this: the order and this rank's state do not fit together. */
+__attribute__((format(printf, 4, 5))) static int refuse(struct rounds *r, enum plan_op op, int slot,
+                                                        const char *fmt, ...)
+{
+    char why[160];
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(why, sizeof(why), fmt, ap);
+    va_end(ap);
+    fail(-EPROTO, "plan: %s of slot %d: %s", plan_op_name(op), slot, why);
+    return rank_broken(r->k, -EPROTO, "round %u: %s of slot %d: %s", r->number, plan_op_name(op),
+                       slot, why);
+}
+
+static int settle(struct rounds *r, const char *what)
+{
+    struct rank *k = r->k;
+    int err = k->q->ops->wait(k->q);
+
+    if (err == 0)
+        err = comm_check(k->comm);
+    if (err < 0)
+        return rank_broken(k, err, "round %u: %s", r->number, what);
+    return 0;
+}
+
+/* What host work and the upload need before a window can run. */
+static int stage(struct rounds *r)
+{
+    struct rank *k = r->k;
+    int err = k->model->ops->stage(k->model, k->pool, k->rows, k->win);
+
+    if (err == 0)
+        err = window_upload(&k->x, k->pool, k->win);
+    if (err < 0)
+        return rank_broken(k, err, "round %u: staging", r->number);
+    k->arena.used = 0;
+    return 0;
+}
+
+static void observe(struct rounds *r)
+{
+    struct rank *k = r->k;
+
+    k->arena.used = 0;
+    k->drafter->ops->observe(k->drafter, &k->x, k->pool, k->win);
+}
+
+static void propose(struct rounds *r, const struct plan_ask *ask, int n)
+{
+    struct rank *k = r->k;
+
+    r->pass = (struct proposal){ .n = n };
+    for (int i = 0; i < n; i++)
+        r->pass.slot[i] = ask[i].slot;
+    k->arena.used = 0;
+    k->drafter->ops->propose(k->drafter, &k->x, k->pool, &r->pass, r->sampler);
+}
+
+static void collect(struct rounds *r)
+{
+    struct rank *k = r->k;
+
+    if (r->pass.n == 0)
+        return;
+    k->drafter->ops->collect(k->drafter, &r->pass);
+    for (int i = 0; i < r->pass.n; i++) {
+        struct seat *s = &r->seat[r->pass.slot[i]];
+
+        s->pass_ready = true;
+        s->drafts_n = r->pass.len[i];
+        memcpy(s->draft, r->pass.draft[i], sizeof(s->draft));
+        memcpy(s->conf, r->pass.conf[i], sizeof(s->conf));
+    }
+}
+
+/* ---- requests ---------------------------------------------------------------------------------------- */
+
+/* The prompt's last token is the pending one: no window has chosen it. */
+static void set_pending(struct rounds *r, int slot)
+{
+    const struct seat *s = &r->seat[slot];
+
+    slot_set_next(r->k->pool, r->k->q, slot, s->prompt[s->n - 1]);
+}
+
+int round_admit(struct rounds *r, const struct plan_admit *p)
+{
+    struct rank *k = r->k;
+    struct seat *s = &r->seat[p->slot];
+    int slot;
+
+    if (s->taken || slot_take(k->pool, k->q, p->slot, &slot) != 0)
+        return refuse(r, PLAN_ADMIT, p->slot, "the slot is taken");
+    s->taken = true;
+    s->drafts = p->flags & ADMIT_DRAFT;
+    s->open = false;
+    s->n = p->n;
+    if (s->prompt != p->ids)
+        memcpy(s->prompt, p->ids, (size_t)p->n * sizeof(int32_t));
+    r->sampler[p->slot] = p->sampler;
+    s->pass_ready = false;
+    r->follows_round = false;
+    k->arena.used = 0;
+    k->drafter->ops->reset(k->drafter, &k->x, k->pool, p->slot, 0);
+    if (s->n == 1)
+        set_pending(r, p->slot);
+    return settle(r, "admitting");
+}
+
+/* Known rows start .. end - 1 of a prompt; 1 if the order does not fit. */
+static int known_window(struct rounds *r, const struct plan_span *p, int most, bool head)
+{
+    struct rank *k = r->k;
+    const struct seat *s = &r->seat[p->slot];
+
+    if (!s->taken || p->start != k->pool->pos[p->slot] || p->end > most)
+        return 1;
+    window_clear(k->win);
+    if (window_add(k->win, p->slot, s->prompt + p->start, p->end - p->start, SEG_KNOWN) < 0)
+        return 1;
+    k->win->head = head;
+    return 0;
+}
+
+static void run_known(struct rounds *r)
+{
+    struct rank *k = r->k;
+
+    k->model->ops->forward(k->model, &k->x, k->pool, k->win);
+    accept_window(k->acc, &k->x, k->win, r->sampler);
+    slot_commit(&k->x, k->pool, k->win);
+}
+
+int round_fill(struct rounds *r, const struct plan_span *p)
+{
+    struct rank *k = r->k;
+    const struct seat *s = &r->seat[p->slot];
+    int64_t begin = clock_ns();
+    int err;
+
+    if (known_window(r, p, s->n - 1, false))
+        return refuse(r, PLAN_FILL, p->slot, "rows %d .. %d of %d at position %d", p->start, p->end,
+                      s->n, k->pool->pos[p->slot]);
+    err = stage(r);
+    if (err < 0)
+        return err;
+    run_known(r);
+    if (s->drafts)
+        observe(r);
+    if (p->end == s->n - 1)
+        set_pending(r, p->slot);
+    window_fetch(&k->x, k->win);
+    err = settle(r, "prompt");
+    if (err < 0)
+        return err;
+    slot_sync(k->pool, k->win);
+    comm_stats_take(k->comm);
+    r->follows_round = false;
+    r->tally.prompt_tokens += (uint64_t)(p->end - p->start);
+    r->tally.prompt_ns += clock_ns() - begin;
+    return 0;
+}
+
+int round_score(struct rounds *r, const struct plan_span *p, score_fn *fn, void *arg)
+{
+    struct rank *k = r->k;
+    float *logits;
+    int err;
+
+    if (known_window(r, p, r->seat[p->slot].n, true))
+        return refuse(r, PLAN_SCORE, p->slot, "rows %d .. %d at position %d", p->start, p->end,
+                      k->pool->pos[p->slot]);
+    logits = malloc((size_t)k->model->vocab * sizeof(float));
+    if (!logits)
+        return rank_broken(k, fail(-ENOMEM, "score: no memory for a row of logits"), "scoring");
+    err = stage(r);
+    if (err == 0) {
+        run_known(r);
+        window_fetch(&k->x, k->win);
+        err = settle(r, "scoring");
+    }
+    for (int i = 0; i < p->end - p->start && err == 0; i++) {
+        err = accept_logits(k->acc, &k->x, k->win, i, logits);
+        if (err < 0)
+            rank_broken(k, err, "scoring position %d", p->start + i);
+        else if (fn)
+            fn(arg, p->start + i, logits);
+    }
+    free(logits);
+    if (err < 0)
+        return err;
+    slot_sync(k->pool, k->win);
+    return 0;
+}
+
+int round_draft(struct rounds *r, const struct plan_draft *p)
+{
+    const struct rank *k = r->k;
+    int err;
+
+    for (int i = 0; i < p->asks; i++)
+        if (!r->seat[p->ask[i].slot].drafts || p->ask[i].start != k->pool->pos[p->ask[i].slot])
+            return refuse(r, PLAN_DRAFT, p->ask[i].slot, "start %d, position %d", p->ask[i].start,
+                          k->pool->pos[p->ask[i].slot]);
+    propose(r, p->ask, p->asks);
+    err = settle(r, "draft pass");
+    if (err < 0)
+        return err;
+    collect(r);
+    r->follows_round = false;
+    return 0;
+}
+
+int round_release(struct rounds *r, int slot)
+{
+    struct seat *s = &r->seat[slot];
+
+    if (!s->taken || s->open)
+        return refuse(r, PLAN_RELEASE, slot, "%s",
+                      s->taken ? "its last round is not kept" : "it is free");
+    s->taken = false;
+    r->follows_round = false;
+    slot_drop(r->k->pool, slot);
+    return 0;
+}
+
+int round_calibrate(struct rounds *r, const struct plan_calibrate *p, int64_t *ns)
+{
+    struct rank *k = r->k;
+    struct plan_ask ask = { .slot = p->slot };
+    int64_t begin;
+    int err;
+
+    if (!r->seat[p->slot].taken || r->seat[p->slot].open)
+        return refuse(r, PLAN_CALIBRATE, p->slot, "nothing to measure on");
+    begin = clock_ns();
+    if (p->flags & CALIBRATE_PASS) {
+        propose(r, &ask, 1);
+    } else {
+        window_clear(k->win);
+        if (window_add(k->win, p->slot, p->tok, p->rows, 0) < 0)
+            return refuse(r, PLAN_CALIBRATE, p->slot, "%d rows", p->rows);
+        k->win->head = true;
+        err = stage(r);
+        if (err < 0)
+            return err;
+        k->model->ops->forward(k->model, &k->x, k->pool, k->win);
+        accept_window(k->acc, &k->x, k->win, r->sampler);
+        window_fetch(&k->x, k->win);
+    }
+    err = settle(r, "calibrating");
+    if (err < 0)
+        return err;
+    *ns = clock_ns() - begin;
+    comm_stats_take(k->comm);
+    r->follows_round = false;
+    r->tally = (struct tally){ 0 }; /* what ran to measure is no part of the sums */
+    return 0;
+}
+
+/* ---- rounds ------------------------------------------------------------------------------------------ */
+
+/* Rank 0's word about a window against this rank's own outcome. */
+static int compare(struct rounds *r, const struct plan_commit *c)
+{
+    const struct seat *s = &r->seat[c->slot];
+    bool matched = c->flags & COMMIT_MATCHED;
+    uint32_t last = r->number - 1;
+
+    if (!s->open)
+        return refuse(r, PLAN_KEEP, c->slot, "no window waits for it");
+    if (matched ? c->keep == s->n_ok && c->next == s->next
+                : c->keep < s->n_ok && c->next == s->choice[c->keep - 1])
+        return 0;
+    return rank_broken(r->k,
+                       fail(-EPROTO,
+                            "round %u slot %d: rank 0 kept %d%s and goes on with token %d, rank %d "
+                            "accepted %d and goes on with %d",
+                            last, c->slot, c->keep, matched ? "" : " of more", c->next,
+                            r->k->cfg.rank, s->n_ok,
+                            c->keep <= s->n_ok ? s->choice[c->keep - 1] : s->next),
+                       "round %u slot %d: ranks differ, rank 0 %d tokens to %d, rank %d %d to %d",
+                       last, c->slot, c->keep, c->next, r->k->cfg.rank, s->n_ok, s->next);
+}
+
+int round_keep(struct rounds *r, uint64_t digest, const struct plan_commit *c, int n)
+{
+    struct rank *k = r->k;
+    bool waits = false;
+
+    for (int i = 0; i < n; i++) {
+        struct seat *s = &r->seat[c[i].slot];
+        int err = compare(r, &c[i]);
+
+        if (err < 0)
+            return err;
+        if (c[i].keep < s->n_ok) {
+            slot_set(k->pool, k->q, c[i].slot, s->before + c[i].keep);
+            slot_set_next(k->pool, k->q, c[i].slot, c[i].next);
+            s->pass_ready = false;
+        }
+        s->open = false;
+        r->rec.slot[s->record_slot].landed = c[i].keep;
+    }
+    if (digest != r->digest)
+        return rank_broken(
+            k,
+            fail(-EPROTO, "round %u: outcomes digest to %016llx on rank 0, %016llx here",
+                 r->number - 1, (unsigned long long)digest, (unsigned long long)r->digest),
+            "round %u: outcome digests differ on rank %d", r->number - 1, k->cfg.rank);
+    for (int s = 0; s < k->bounds.slots; s++)
+        waits |= r->seat[s].open;
+    if (r->rec_open && !waits)
+        round_record_done(r);
+    return 0;
+}
+
+void round_record_done(struct rounds *r)
+{
+    tally_add(&r->tally, &r->rec);
+    roundlog_put(r->log, &r->rec);
+    r->rec_open = false;
+}
+
+static int build_window(struct rounds *r, const struct plan_round *p)
+{
+    struct rank *k = r->k;
+    int at = 0;
+
+    window_clear(k->win);
+    k->win->head = true;
+    r->rec = (struct round_record){
+        .round = r->number, .windows = p->windows, .rows = p->rows, .passes = p->asks
+    };
+    r->rec_open = true;
+    for (int i = 0; i < p->windows; i++) {
+        const struct plan_window *w = &p->window[i];
+        struct seat *s = &r->seat[w->slot];
+
+        if (!s->taken || s->open || w->pos != k->pool->pos[w->slot] || w->pos < s->n - 1)
+            return refuse(r, PLAN_ROUND, w->slot, "window at %d, the slot is at %d%s", w->pos,
+                          k->pool->pos[w->slot], s->open ? " and its last one is not kept" : "");
+        if (window_add(k->win, w->slot, p->tok + at, w->rows, 0) < 0)
+            return refuse(r, PLAN_ROUND, w->slot, "%d rows", w->rows);
+        at += w->rows;
+        s->before = w->pos;
+        s->record_slot = i;
+        s->pass_ready = false;
+        r->rec.slot[i] = (struct round_slot){
+            .slot = w->slot, .pos = w->pos, .k = w->rows - 1, .source = w->source
+        };
+    }
+    for (int i = 0; i < p->asks; i++)
+        if (!r->seat[p->ask[i].slot].drafts)
+            return refuse(r, PLAN_ROUND, p->ask[i].slot,
+                          "a pass for a request that does not draft");
+    return 0;
+}
+
+/* A request that drafts is observed in every window, whether or not a pass follows. */
+static bool any_drafts(const struct rounds *r)
+{
+    const struct window *w = r->k->win;
+
+    for (int i = 0; i < w->segs; i++)
+        if (r->seat[w->seg[i].slot].drafts)
+            return true;
+    return false;
+}
+
+/* The queue's part of a round; on host backends every call has run when it returns, so the clock says where the
+ * time went, and elsewhere how long queueing took. */
+static void run_window(struct rounds *r, const struct plan_round *p)
+{
+    struct rank *k = r->k;
+    struct round_record *rec = &r->rec;
+    int64_t t[5];
+
+    t[0] = clock_ns();
+    rec->idle_ns = r->follows_round ? t[0] - r->device_end_ns : 0;
+    k->model->ops->forward(k->model, &k->x, k->pool, k->win);
+    t[1] = clock_ns();
+    accept_window(k->acc, &k->x, k->win, r->sampler);
+    slot_commit(&k->x, k->pool, k->win);
+    t[2] = clock_ns();
+    r->pass.n = 0;
+    if (any_drafts(r))
+        observe(r);
+    t[3] = clock_ns();
+    if (p->asks)
+        propose(r, p->ask, p->asks);
+    window_fetch(&k->x, k->win);
+    t[4] = clock_ns();
+    rec->window_ns = t[1] - t[0];
+    rec->choose_ns = t[2] - t[1];
+    rec->ingest_ns = t[3] - t[2];
+    rec->draft_ns = t[4] - t[3];
+}
+
+static void note_outcomes(struct rounds *r)
+{
+    const struct window *w = r->k->win;
+
+    for (int i = 0; i < w->segs; i++) {
+        const struct segment *g = &w->seg[i];
+        struct seat *s = &r->seat[g->slot];
+
+        s->open = true;
+        s->n_ok = w->n_ok[i];
+        s->next = w->next[i];
+        memcpy(s->choice, w->choice + g->first, (size_t)g->len * sizeof(int32_t));
+        r->rec.slot[i].a = s->n_ok - 1;
+        r->digest = digest_note(r->digest, r->number, g->slot, s->n_ok, s->next);
+    }
+}
+
+int round_run(struct rounds *r, const struct plan_round *p, int64_t t_ns, int64_t plan_ns)
+{
+    struct rank *k = r->k;
+    int err = round_keep(r, p->digest, p->commit, p->commits);
+    struct comm_stats x;
+    int64_t end;
+
+    if (err == 0)
+        err = build_window(r, p);
+    if (err == 0)
+        err = stage(r);
+    if (err < 0)
+        return err;
+    r->rec.t_ns = t_ns;
+    r->rec.plan_ns = plan_ns;
+    run_window(r, p);
+    err = settle(r, "window");
+    if (err < 0)
+        return err;
+    slot_sync(k->pool, k->win);
+    note_outcomes(r);
+    collect(r);
+    x = comm_stats_take(k->comm);
+    r->rec.exchanges = x.exchanges;
+    r->rec.wait_ns = x.wait_ns;
+    r->rec.move_ns = x.move_ns;
+    end = clock_ns();
+    r->tally.decode_ns += end - (r->follows_round ? r->device_end_ns : t_ns);
+    r->device_end_ns = end;
+    r->follows_round = true;
+    r->number++;
+    return 0;
+}
