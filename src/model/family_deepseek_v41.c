@@ -1,10 +1,11 @@
 /* family_deepseek_v41.c is the V4.1 backbone: embedding, layers with Engram injections, norm and head.
- * The layers themselves are in deepseek_v41_*.c, n-gram hashes in token_map.c. */
+ * The layers themselves are in deepseek_v41_*.c, n-gram hashes in engram_hash.c. */
 #include "src/model/deepseek_v41.h"
 
 #include "kernels/backend.h"
 #include "src/base/json.h"
 #include "src/base/log.h"
+#include "src/model/engram_hash.h"
 #include "src/model/exec.h"
 #include "src/model/families.h"
 #include "src/model/family.h"
@@ -259,7 +260,7 @@ static int read_map(struct v41_model *m, const struct pack *p)
         return fail(-ENOMEM, "deepseek_v41: out of memory");
     memcpy(m->map, data, want);
     for (int i = 0; i < m->a.vocab; i++)
-        if (m->map[i] < 0 || m->map[i] >= m->a.engram_classes)
+        if (m->map[i] < -1 || m->map[i] >= m->a.engram_classes)
             return fail(-EINVAL, "pack: %s maps token %d to class %d of %d", TOKEN_MAP_BLOB, i,
                         m->map[i], m->a.engram_classes);
     return 0;

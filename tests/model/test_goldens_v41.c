@@ -164,25 +164,28 @@ Test(goldens, greedy_text)
     cr_expect(eq(int, flips, 0));
 }
 
-/* A backend whose select also writes down what it chose, and whose hc_expand what the streams are. */
+/* A backend whose select also writes down what it chose. */
 #define SEL_TOP 32
 #define SOURCES 4
 static struct {
-    int rows, calls;
+    int calls, at; /* at: position of the window's first row */
     int32_t sel[SOURCES][2048][SEL_TOP];
-    const float *streams;
 } seen;
 
 static void recording_select(struct queue *q, const struct select_args *a)
 {
     ref_ops.select(q, a);
-    memcpy(seen.sel[seen.calls++ % SOURCES], a->sel, sizeof(int32_t) * (size_t)(a->rows * a->topk));
+    memcpy(seen.sel[seen.calls++ % SOURCES][seen.at], a->sel,
+           sizeof(int32_t) * (size_t)(a->rows * a->topk));
 }
 
+/* Selects the golden entries, except at exact ties and behind a flipped quantiser step, which shows as a
+ * logit that differs by more than rounding does. */
 static void selections(struct rig *g, void *arg)
 {
+    static float z[64 * VOCAB];
     struct op_table ops = *g->x.op;
-    int differ = 0, excused = 0;
+    int same = 0, excused = 0;
 
     ops.select = recording_select;
     g->x.op = &ops;
@@ -191,31 +194,46 @@ static void selections(struct rig *g, void *arg)
         const int32_t *ids = golden_i32(&n, "%s.ids", golden_prompts[i]);
         const int32_t *want = golden_i32(&m, "%s.index_sel_last16", golden_prompts[i]);
         const float *margin = golden_f32(&m, "%s.index_margin", golden_prompts[i]);
-        int slot;
+        const int32_t *top = golden_i32(&m, "%s.top8_ids", golden_prompts[i]);
+        const float *val = golden_f32(&m, "%s.top8_vals", golden_prompts[i]);
+        int slot, flip = (int)n;
 
         cr_assert(eq(int, slot_take(g->pool, g->q, -1, &slot), 0));
-        seen.calls = 0;
-        rig_forward(g, slot, ids, (int)n, false);
-        cr_assert(eq(int, seen.calls, SOURCES));
+        for (seen.at = 0; seen.at < (int)n; seen.at += g->w->rows) {
+            rig_forward(g, slot, ids + seen.at, (int)n - seen.at < 64 ? (int)n - seen.at : 64,
+                        true);
+            rig_logits(g, z);
+            for (int r = 0; r < g->w->rows && flip == (int)n; r++) {
+                struct tally t = { 0 };
+                int pos = seen.at + r;
+
+                compare_top(&t, z + (size_t)r * VOCAB, top + pos * TOP, val + pos * TOP);
+                if (t.worst > 2e-4f)
+                    flip = pos;
+            }
+            rig_keep(g, slot, g->w->rows);
+        }
         for (int s = 0; s < SOURCES; s++)
             for (int r = 0; r < 16; r++) {
                 int pos = (int)n - 16 + r;
+                bool equal = memcmp(seen.sel[s][pos], want + (s * 16 + r) * SEL_TOP,
+                                    sizeof(seen.sel[s][pos])) == 0;
 
-                if (memcmp(seen.sel[s][pos], want + (s * 16 + r) * SEL_TOP,
-                           sizeof(seen.sel[s][pos])) == 0)
+                same += equal;
+                if (equal)
                     continue;
-                differ++;
-                excused += margin[s * (int)n + pos] < 1e-4f;
-                printf("%s: source %d position %d selects other entries, margin %.3g\n",
-                       golden_prompts[i], s, pos, (double)margin[s * (int)n + pos]);
+                excused++;
+                cr_expect(margin[s * (int)n + pos] < 1e-5f || pos >= flip,
+                          "%s: source %d position %d, margin %g, no flip before", golden_prompts[i],
+                          s, pos, (double)margin[s * (int)n + pos]);
             }
         slot_drop(g->pool, slot);
     }
-    cr_expect(eq(int, differ, excused));
+    printf("selections: %d equal, %d behind a tie or a flipped step\n", same, excused);
+    cr_expect(gt(int, same, 360));
 }
 
 Test(goldens, index_selections)
 {
-    rigs_run(&(struct rig_settings){ .ranks = 1, .fp32 = true, .rows_max = 1536 }, selections,
-             NULL);
+    rigs_run(&(struct rig_settings){ .ranks = 1, .fp32 = true }, selections, NULL);
 }
