@@ -49,7 +49,7 @@ static int fault_send(struct link *l, const struct link_mem *m, size_t off, size
         real->send(f->real, m, off, len / 2, tag);
         if (f->fault == FAULT_HALF)
             return forward(f, 0);
-        clock_sleep(300 * NS_PER_US);
+        clock_sleep(100 * NS_PER_US);
     }
     return forward(f, real->send(f->real, m, off, len, tag));
 }

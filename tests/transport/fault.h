@@ -10,7 +10,7 @@ enum fault {
     FAULT_DROP,      /* send `at` is lost */
     FAULT_DUPLICATE, /* every send is made twice */
     FAULT_DELAY,     /* sends are late by up to 200 us */
-    FAULT_TEAR, /* send `at` raises the flag over half of its bytes, the rest comes 300 us later */
+    FAULT_TEAR, /* send `at` raises the flag over half of its bytes, the rest comes 100 us later */
     FAULT_HALF  /* send `at` raises the flag over half of its bytes, the rest never comes */
 };
 
