@@ -30,8 +30,8 @@ static int host_open(int ordinal, int threads, struct device **out)
 
 static int host_alloc(struct device *d, size_t bytes, void **out)
 {
-    size_t whole = (bytes + ALIGN - 1) / ALIGN * ALIGN;
-    void *p = whole < bytes ? NULL : aligned_alloc(ALIGN, whole ? whole : ALIGN);
+    size_t whole = bytes / ALIGN * ALIGN + ALIGN;
+    void *p = bytes < PTRDIFF_MAX - ALIGN ? aligned_alloc(ALIGN, whole) : NULL;
 
     if (!p)
         return fail(-ENOMEM, "ref: no memory for %zu bytes", bytes);

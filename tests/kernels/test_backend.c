@@ -65,8 +65,8 @@ Test(backend, too_much_memory_is_an_error_with_the_bytes)
 
     capture_start(&c);
     bed_open(&b, 1);
-    cr_expect(eq(int, b.d->ops->alloc(b.d, (size_t)1 << 62, &p), -ENOMEM));
-    cr_expect(strstr(c.last, "4611686018427387904") != NULL, "%s", c.last);
+    cr_expect(eq(int, b.d->ops->alloc(b.d, (size_t)1 << 63, &p), -ENOMEM));
+    cr_expect(strstr(c.last, "9223372036854775808") != NULL, "%s", c.last);
     cr_expect(eq(int, b.d->ops->alloc(b.d, SIZE_MAX, &p), -ENOMEM));
     cr_expect(p == &b);
     bed_close(&b);

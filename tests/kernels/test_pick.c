@@ -1,0 +1,555 @@
+#include <errno.h>
+
+#include "tests/base/capture.h"
+#include "tests/kernels/bed.h"
+
+#define VOCAB_MAX 5000
+
+/* ---- best ---- */
+
+static int before(struct candidate a, struct candidate b)
+{
+    return a.z > b.z || (a.z == b.z && a.id < b.id);
+}
+
+static void naive_best(const float *z, int cols, int k, int id0, struct candidate *out)
+{
+    for (int i = 0; i < k; i++)
+        out[i] = (struct candidate){ -INFINITY, -1 };
+    for (int c = 0; c < cols; c++) {
+        struct candidate it = { z[c], id0 + c };
+
+        if (z[c] == -INFINITY)
+            continue;
+        for (int i = 0; i < k; i++)
+            if (out[i].id < 0 || before(it, out[i])) {
+                struct candidate swap = out[i];
+
+                out[i] = it;
+                it = swap;
+                if (it.id < 0)
+                    break;
+            }
+    }
+}
+
+Test(pick, best_lists_the_largest_first_and_the_lower_id_of_equals)
+{
+    static const int ks[] = { 1, 2, 7, 64 }, cols[] = { 1, 63, 64, 1000 };
+    struct bed b;
+
+    bed_open(&b, 2);
+    for (size_t i = 0; i < COUNT(ks); i++)
+        for (size_t j = 0; j < COUNT(cols); j++) {
+            size_t n = 5 * (size_t)cols[j];
+            float *z = bed_f32(&b, n, 4);
+            struct candidate *cand = bed_take(&b, 5 * (size_t)ks[i] * sizeof(*cand)), want[64];
+
+            for (size_t c = 0; c < n; c++) {
+                z[c] = c / (size_t)cols[j] == 3 ? truncf(z[c])
+                                                : z[c]; /* a row of ties, zeros of both signs */
+                z[c] = c % 11 == 5 ? -INFINITY : z[c];
+            }
+            b.op->best(b.q, &(struct best_args){ .logits = z,
+                                                 .cand = cand,
+                                                 .rows = 5,
+                                                 .cols = cols[j],
+                                                 .k = ks[i],
+                                                 .id0 = 100 });
+            for (int r = 0; r < 5; r++) {
+                naive_best(z + r * cols[j], cols[j], ks[i], 100, want);
+                for (int c = 0; c < ks[i]; c++) {
+                    struct candidate got = cand[r * ks[i] + c];
+
+                    cr_assert(got.id == want[c].id && got.z == want[c].z,
+                              "k %d of %d, row %d place %d: %d", ks[i], cols[j], r, c, got.id);
+                }
+            }
+        }
+    bed_close(&b);
+}
+
+Test(pick, best_marks_a_row_that_is_not_finite)
+{
+    static const float bad[] = { NAN, INFINITY };
+    struct bed b;
+
+    bed_open(&b, 1);
+    for (size_t i = 0; i < COUNT(bad); i++)
+        for (int at = 0; at < 40; at += 13) {
+            float z[80];
+            struct candidate c[6];
+
+            bed_fill(&b, z, 80, 3);
+            z[at] = bad[i];
+            b.op->best(
+                b.q, &(struct best_args){ .logits = z, .cand = c, .rows = 2, .cols = 40, .k = 3 });
+            cr_expect(c[0].z != c[0].z && c[0].id == -1, "at %d", at);
+            cr_expect(c[1].id == -1 && c[1].z == -INFINITY);
+            cr_expect(c[3].id >= 0 && c[3].z >= c[4].z, "the other row is as it was");
+        }
+    bed_close(&b);
+}
+
+/* ---- choose ---- */
+
+struct poll {
+    struct bed b;
+    struct sampler s[SLOTS_MAX];
+    struct row_info info[16];
+    float *full;
+    struct candidate *best;
+    int32_t choice[16];
+    struct choose_args a;
+};
+
+/* Rows of logits [rows][vocab] shared out over ranks as the gather would leave them. */
+static void poll_open(struct poll *p, const float *z, int rows, int vocab, int ranks)
+{
+    int at = 0, ldf = (vocab + ranks - 1) / ranks + 2;
+
+    memset(p, 0, sizeof(*p));
+    bed_open(&p->b, ranks % 3 + 1);
+    p->full = bed_zeros(&p->b, (size_t)(ranks * rows * ldf));
+    p->best = bed_take(&p->b, (size_t)(ranks * rows) * sizeof(*p->best));
+    p->a = (struct choose_args){ .best = p->best,
+                                 .full = p->full,
+                                 .sampler = p->s,
+                                 .info = p->info,
+                                 .choice = p->choice,
+                                 .ranks = ranks,
+                                 .rows = rows,
+                                 .ldf = ldf };
+    p->a.scratch = bed_take(&p->b, (size_t)p->b.d->workers * choose_scratch((size_t)vocab));
+    for (int i = 0; i < ranks; i++) {
+        int width = i == ranks - 1 ? vocab - at : vocab / ranks;
+
+        for (int r = 0; r < rows; r++)
+            memcpy(p->full + (i * rows + r) * ldf, z + r * vocab + at, (size_t)width * sizeof(*z));
+        for (int r = 0; r < rows; r++)
+            naive_best(z + r * vocab + at, width, 1, at, &p->best[i * rows + r]);
+        p->a.width[i] = width;
+        at += width;
+    }
+}
+
+static int poll_run(struct poll *p)
+{
+    p->b.op->choose(p->b.q, &p->a);
+    return bed_wait(&p->b);
+}
+
+/* The definition, with everything sorted: filters are prefixes, then argmax of x + g. */
+static int naive_choice(const struct sampler *s, const float *z, int vocab, uint64_t pos,
+                        int *survivors)
+{
+    static struct candidate c[VOCAB_MAX];
+    int n = 0, k, n_p, n_m, best = -1;
+    double heat = fmax(s->temperature, 1e-6), top, mass = 0, sum = 0, most = -INFINITY;
+
+    naive_best(z, vocab, vocab, 0, c);
+    while (n < vocab && c[n].id >= 0)
+        n++;
+    top = (double)c[0].z / heat;
+    k = s->top_k > 0 && s->top_k < n ? s->top_k : n;
+    for (int i = 0; i < k; i++)
+        mass += det_exp((double)c[i].z / heat - top);
+    n_p = s->top_p > 0 && s->top_p < 1 ? 1 : n;
+    for (int i = 0; i < k && n_p < n; i++) {
+        sum += det_exp((double)c[i].z / heat - top) / mass;
+        n_p += sum < s->top_p;
+    }
+    n_m = n;
+    while (s->min_p > 0 && n_m > 1 && (double)c[n_m - 1].z / heat < top + det_log(s->min_p))
+        n_m--;
+    n = k < n_p ? k : n_p;
+    n = n < n_m ? n : n_m;
+    for (int i = 0; i < n; i++) {
+        double v = (double)c[i].z / heat + draw_gumbel(s->seed, pos, (uint32_t)c[i].id, DRAW_TOKEN);
+
+        if (v > most || (v == most && c[i].id < best)) {
+            most = v;
+            best = c[i].id;
+        }
+    }
+    *survivors = n;
+    return best;
+}
+
+static const struct sampler samplers[] = {
+    { .temperature = 1, .seed = 1 },
+    { .temperature = 0.6, .seed = 2, .top_k = 1 },
+    { .temperature = 0.8, .seed = 3, .top_k = 20 },
+    { .temperature = 1.3, .seed = 4, .top_p = 0.9 },
+    { .temperature = 1, .seed = 5, .top_p = 0.3, .top_k = 40 },
+    { .temperature = 2, .seed = 6, .min_p = 0.05 },
+    { .temperature = 1, .seed = 7, .min_p = 0.02, .top_p = 0.95, .top_k = 100 },
+    { .temperature = 100, .seed = ~0ull },
+    { .temperature = 1e-9, .seed = 9, .top_p = 0.999 },
+    { .temperature = 1, .seed = 10, .top_p = 1, .top_k = 100000 },
+    { .temperature = 0.7, .seed = 11, .top_p = 1e-12 },
+    { .temperature = 0 },
+    { .temperature = -1, .top_k = 3 },
+};
+
+Test(pick, choices_follow_the_definition_whatever_the_split)
+{
+    enum { ROWS = 6 };
+    static const int vocabs[] = { 5, 64, 700, 4096 };
+    static float z[ROWS * VOCAB_MAX];
+
+    for (size_t v = 0; v < COUNT(vocabs); v++)
+        for (size_t i = 0; i < COUNT(samplers); i++)
+            for (int ranks = 1; ranks <= 4; ranks *= 2) {
+                int vocab = vocabs[v];
+                struct poll p;
+
+                for (int c = 0; c < ROWS * vocab; c++) {
+                    z[c] = 9 * synth_normal(i * 10 + v, (uint64_t)c) * (c / vocab % 2 ? 1 : 0.3f);
+                    z[c] = c / vocab == 4 ? truncf(z[c]) : z[c]; /* ties */
+                    z[c] = c % 13 == 3 ? -INFINITY : z[c];
+                }
+                poll_open(&p, z, ROWS, vocab, ranks);
+                for (int r = 0; r < ROWS; r++)
+                    p.info[r] = (struct row_info){ .slot = r % 3, .pos = 1000 * r + 7 };
+                for (int s = 0; s < 3; s++) {
+                    p.s[s] = samplers[i];
+                    p.s[s].seed += (uint64_t)s << 40;
+                }
+                cr_assert(eq(int, poll_run(&p), 0));
+                for (int r = 0; r < ROWS; r++) {
+                    const struct sampler *s = &p.s[r % 3];
+                    struct candidate top;
+                    int n;
+
+                    naive_best(z + r * vocab, vocab, 1, 0, &top);
+                    cr_assert(eq(int, p.choice[r],
+                                 s->temperature > 0 ? naive_choice(s, z + r * vocab, vocab,
+                                                                   (uint64_t)p.info[r].pos + 1, &n)
+                                                    : top.id),
+                              "sampler %zu, vocabulary %d, row %d, %d ranks", i, vocab, r, ranks);
+                }
+                bed_close(&p.b);
+            }
+}
+
+Test(pick, filters_leave_the_prefix_that_they_should)
+{
+    /* probabilities 1/2, 1/4, 1/8, 1/16, 1/16 in another order of ids */
+    static const float z[5] = { -2.0794415f, -0.6931472f, -2.7725887f, -1.3862944f, -2.7725887f };
+    static const struct {
+        const char *name;
+        struct sampler s;
+        unsigned ids; /* bit set of those that may be drawn */
+    } cases[] = {
+        { "nothing on", { .temperature = 1 }, 0x1f },
+        { "top-k", { .temperature = 1, .top_k = 2 }, 0x0a },
+        { "top-k cuts a tie at the lower id", { .temperature = 1, .top_k = 4 }, 0x0f },
+        { "top-p below the first", { .temperature = 1, .top_p = 0.49 }, 0x02 },
+        { "top-p keeps the one that reaches it", { .temperature = 1, .top_p = 0.51 }, 0x0a },
+        { "top-p of nearly all", { .temperature = 1, .top_p = 0.93 }, 0x0f },
+        { "top-p counts what top-k left", { .temperature = 1, .top_k = 2, .top_p = 0.6 }, 0x02 },
+        { "min-p", { .temperature = 1, .min_p = 0.3 }, 0x0a },
+        { "min-p of one", { .temperature = 1, .min_p = 1 }, 0x02 },
+        { "temperature comes first", { .temperature = 2, .min_p = 0.3 }, 0x1f },
+        { "top-p at 1 is off", { .temperature = 1, .top_p = 1 }, 0x1f },
+        { "the smallest of all decides",
+          { .temperature = 1, .top_k = 3, .top_p = 0.99, .min_p = 0.3 },
+          0x0a },
+    };
+
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        unsigned seen = 0;
+        struct poll p;
+
+        poll_open(&p, z, 1, 5, 1);
+        p.s[0] = cases[i].s;
+        for (int pos = 0; pos < 500; pos++) {
+            p.info[0].pos = pos;
+            cr_assert(eq(int, poll_run(&p), 0));
+            seen |= 1u << p.choice[0];
+        }
+        cr_expect(eq(uint, seen, cases[i].ids), "%s", cases[i].name);
+        bed_close(&p.b);
+    }
+}
+
+Test(pick, draws_have_the_distribution_of_the_softmax)
+{
+    enum { VOCAB = 8, DRAWS = 100000 };
+    static const float z[VOCAB] = { 0, 1, 2, -1, 0.5f, 1.5f, -2, 0 };
+    double weight[VOCAB], whole = 0, chi = 0;
+    int seen[VOCAB] = { 0 };
+    struct poll p;
+
+    poll_open(&p, z, 1, VOCAB, 2);
+    p.s[0] = (struct sampler){ .temperature = 0.9, .seed = 20240817 };
+    for (int i = 0; i < VOCAB; i++)
+        whole += weight[i] = exp((double)z[i] / 0.9);
+    for (int pos = 0; pos < DRAWS; pos++) {
+        p.info[0].pos = pos;
+        p.b.op->choose(p.b.q, &p.a);
+        seen[p.choice[0]]++;
+    }
+    for (int i = 0; i < VOCAB; i++) {
+        double want = DRAWS * weight[i] / whole;
+
+        chi += ((double)seen[i] - want) * ((double)seen[i] - want) / want;
+    }
+    cr_expect(chi < 24.3, "chi-square of 7 degrees is %f, 1 in 1000 lies above 24.3", chi);
+    cr_expect(chi > 0.5, "chi-square %f is too good", chi);
+    bed_close(&p.b);
+}
+
+Test(pick, a_choice_is_keyed_by_the_position_it_will_have)
+{
+    static float z[4 * 64];
+    struct poll p;
+    int n;
+
+    poll_open(&p, z, 4, 64, 1); /* all logits equal: the noise alone decides */
+    p.s[0] = p.s[1] = (struct sampler){ .temperature = 1, .seed = 42 };
+    p.s[2] = (struct sampler){ .temperature = 1, .seed = 43 };
+    p.info[0] = (struct row_info){ .slot = 0, .pos = 10 };
+    p.info[1] = (struct row_info){ .slot = 0, .pos = 11 };
+    p.info[2] = (struct row_info){ .slot = 1, .pos = 10 };
+    p.info[3] = (struct row_info){ .slot = 2, .pos = 10 };
+    cr_assert(eq(int, poll_run(&p), 0));
+    cr_expect(eq(int, p.choice[0], naive_choice(&p.s[0], z, 64, 11, &n)));
+    cr_expect(eq(int, p.choice[1], naive_choice(&p.s[0], z, 64, 12, &n)));
+    cr_expect(eq(int, p.choice[2], p.choice[0]), "the slot does not matter");
+    cr_expect(ne(int, p.choice[3], p.choice[0]), "the seed does");
+    bed_close(&p.b);
+}
+
+Test(pick, greedy_ties_between_ranks_go_to_the_lower_id)
+{
+    static const float z[8] = { -1, 3, 0, 0, 1, 3, 3, 2 };
+    static const float zero[8] = { -1, -1, -0.0f, -1, 0.0f, -1, -1, -2 };
+    struct poll p;
+
+    poll_open(&p, z, 1, 8, 4);
+    cr_assert(eq(int, poll_run(&p), 0));
+    cr_expect(eq(int, p.choice[0], 1));
+    bed_close(&p.b);
+    poll_open(&p, zero, 1, 8, 2);
+    cr_assert(eq(int, poll_run(&p), 0));
+    cr_expect(eq(int, p.choice[0], 2), "zeros of both signs are equal");
+    bed_close(&p.b);
+}
+
+static const struct {
+    const char *name;
+    float bad;
+    int at; /* index into 3 rows of 8, the vocabulary halved over two ranks; -1: a whole row */
+} faults[] = {
+    { "NaN in the first place", NAN, 8 },     { "NaN in the last place", NAN, 15 },
+    { "NaN in rank 1's half only", NAN, 13 }, { "+inf", INFINITY, 10 },
+    { "nothing finite", -INFINITY, -1 },
+};
+
+Test(pick, a_row_without_finite_logits_fails_and_names_slot_and_row)
+{
+    for (int sampled = 0; sampled < 2; sampled++)
+        for (size_t i = 0; i < COUNT(faults); i++) {
+            float z[24] = {
+                1, 2, 3, 4, 5, 6, 7, 8, 1, 2, 3, 4, 5, 6, 7, 8, 1, 2, 3, 4, 5, 6, 7, 8
+            };
+            struct capture c;
+            struct poll p;
+
+            for (int k = 8; k < 16; k++)
+                z[k] = faults[i].at < 0 || k == faults[i].at ? faults[i].bad : z[k];
+            poll_open(&p, z, 3, 8, 2);
+            for (int rank = 0; rank < 2; rank++)
+                p.b.op->best(p.b.q, &(struct best_args){ .logits = z + 8 + rank * 4,
+                                                         .cand = p.best + rank * 3 + 1,
+                                                         .rows = 1,
+                                                         .cols = 4,
+                                                         .k = 1,
+                                                         .id0 = 4 * rank });
+            p.info[1].slot = 2;
+            p.info[1].pos = 99;
+            p.s[2].temperature = sampled;
+            capture_start(&c);
+            cr_expect(eq(int, poll_run(&p), -EBADMSG), "%s", faults[i].name);
+            cr_expect(strstr(c.last, "slot 2 row 1 position 99") != NULL, "%s", c.last);
+            bed_close(&p.b);
+        }
+}
+
+Test(pick, a_sampled_row_needs_gathered_logits)
+{
+    static const float z[4] = { 1 };
+    struct poll p;
+
+    poll_open(&p, z, 1, 4, 1);
+    p.a.full = NULL;
+    cr_expect(eq(int, poll_run(&p), 0), "greedy does not");
+    p.s[0].temperature = 1;
+    cr_expect(eq(int, poll_run(&p), -EINVAL));
+    bed_close(&p.b);
+}
+
+/* ---- the drafter's chain ---- */
+
+struct chain {
+    struct markov_args a;
+    struct table embed, head;
+    float *d_embed, *d_head;
+    struct sampler s[SLOTS_MAX];
+    struct row_info info[10];
+    int32_t draft[10];
+    float conf[10];
+};
+
+#define CHAIN_BLOCK 5
+#define CHAIN_RANKS 2
+#define CHAIN_K 9
+#define CHAIN_VOCAB 50
+#define CHAIN_RANK 12
+#define CHAIN_DIM 20
+
+static void chain_make(struct bed *b, struct chain *m, enum dtype t)
+{
+    struct candidate *cand = bed_take(b, CHAIN_RANKS * 10 * CHAIN_K * sizeof(*cand));
+
+    memset(m, 0, sizeof(*m));
+    m->embed = bed_table(b, CHAIN_VOCAB, CHAIN_RANK, t, 1, &m->d_embed);
+    m->head = bed_table(b, CHAIN_VOCAB, CHAIN_RANK, t, 1, &m->d_head);
+    for (int i = 0; i < CHAIN_RANKS; i++)
+        for (int r = 0; r < 10; r++)
+            for (int c = 0; c < CHAIN_K; c++)
+                cand[(i * 10 + r) * CHAIN_K + c] =
+                    c == CHAIN_K - 1 && r % 3 == 0
+                        ? (struct candidate){ -INFINITY, -1 }
+                        : (struct candidate){ (float)(5 - c) / 4, 25 * i + (c * 7 + r) % 25 };
+    m->a = (struct markov_args){ .cand = cand,
+                                 .embed = &m->embed,
+                                 .head = &m->head,
+                                 .h = bed_f32(b, 10 * CHAIN_DIM, 1),
+                                 .proj = bed_f32(b, CHAIN_DIM + CHAIN_RANK, 1),
+                                 .sampler = m->s,
+                                 .info = m->info,
+                                 .draft = m->draft,
+                                 .conf = m->conf,
+                                 .z = bed_take(b, 10 * CHAIN_RANKS * CHAIN_K * sizeof(*m->a.z)),
+                                 .rows = 10,
+                                 .block = CHAIN_BLOCK,
+                                 .ranks = CHAIN_RANKS,
+                                 .k = CHAIN_K,
+                                 .dim = CHAIN_DIM };
+    bed_rows(m->info, 0, 1, 70, CHAIN_BLOCK);
+    bed_rows(m->info, CHAIN_BLOCK, 3, 500, CHAIN_BLOCK);
+    m->info[0].tok = 17;
+    m->info[CHAIN_BLOCK].tok = 49;
+}
+
+/* Draft i of a block as the definition has it, given the token before. */
+static void expect_draft(const struct chain *m, int r, int pos, int prev)
+{
+    const struct sampler *s = &m->s[m->info[r].slot];
+    float z[CHAIN_VOCAB];
+    double conf = 0;
+    struct candidate top;
+    int n, at = r * CHAIN_RANKS * CHAIN_K;
+
+    for (int id = 0; id < CHAIN_VOCAB; id++)
+        z[id] = -INFINITY;
+    for (int i = 0; i < CHAIN_RANKS; i++)
+        for (int c = 0; c < CHAIN_K; c++, at++) {
+            struct candidate k = m->a.cand[(i * 10 + r) * CHAIN_K + c];
+            volatile float dot = 0, p;
+
+            cr_expect(eq(int, m->a.z[at].id, k.id));
+            if (k.id < 0)
+                continue;
+            for (int e = 0; e < CHAIN_RANK; e++) {
+                p = m->d_head[k.id * CHAIN_RANK + e] * m->d_embed[prev * CHAIN_RANK + e];
+                dot = dot + p;
+            }
+            z[k.id] = k.z + dot;
+            cr_expect(eq(flt, m->a.z[at].z, z[k.id]), "row %d candidate %d", r, at);
+        }
+    naive_best(z, CHAIN_VOCAB, 1, 0, &top);
+    cr_expect(eq(int, m->draft[r],
+                 s->temperature > 0 ? naive_choice(s, z, CHAIN_VOCAB, (uint64_t)pos, &n) : top.id),
+              "row %d", r);
+    for (int c = 0; c < CHAIN_DIM; c++)
+        conf += (double)m->a.proj[c] * (double)m->a.h[r * CHAIN_DIM + c];
+    for (int e = 0; e < CHAIN_RANK; e++)
+        conf += (double)m->a.proj[CHAIN_DIM + e] * (double)m->d_embed[prev * CHAIN_RANK + e];
+    cr_expect(le(dbl, bed_error(&m->conf[r], &conf, 1), 1e-5), "row %d", r);
+}
+
+Test(pick, the_chain_follows_its_own_drafts)
+{
+    for (size_t i = 0; i < COUNT(samplers); i++) {
+        struct chain m;
+        struct bed b;
+
+        bed_open(&b, 1);
+        chain_make(&b, &m, i % 2 ? DTYPE_BF16 : DTYPE_F32);
+        m.s[1] = samplers[i];
+        m.s[3] = samplers[COUNT(samplers) - 1 - i];
+        b.op->markov(b.q, &m.a);
+        cr_assert(eq(int, bed_wait(&b), 0));
+        for (int r = 0; r < 10; r++) {
+            int first = r / CHAIN_BLOCK * CHAIN_BLOCK;
+
+            expect_draft(&m, r, m.info[first].pos + 1 + r - first,
+                         r == first ? m.info[r].tok : m.draft[r - 1]);
+        }
+        bed_close(&b);
+    }
+}
+
+Test(pick, chain_ties_go_to_the_lower_id)
+{
+    struct chain m;
+    struct bed b;
+
+    bed_open(&b, 1);
+    chain_make(&b, &m, DTYPE_F32);
+    m.head = bed_table(&b, CHAIN_VOCAB, CHAIN_RANK, DTYPE_F32, 0, NULL);
+    for (int i = 0; i < CHAIN_RANKS * 10 * CHAIN_K; i++)
+        ((struct candidate *)m.a.cand)[i].z = i % CHAIN_K == 4 || i % CHAIN_K == 2 ? 3 : 1;
+    b.op->markov(b.q, &m.a);
+    for (int r = 0; r < 10; r++) {
+        int x = (2 * 7 + r) % 25, y = (4 * 7 + r) % 25;
+
+        cr_expect(eq(int, m.draft[r], x < y ? x : y), "row %d", r);
+    }
+    bed_close(&b);
+}
+
+Test(pick, a_chain_ends_at_a_row_that_is_not_finite)
+{
+    for (int kind = 0; kind < 3; kind++) {
+        struct candidate *row;
+        struct chain m;
+        struct bed b;
+
+        bed_open(&b, 1);
+        chain_make(&b, &m, DTYPE_F32);
+        row = (struct candidate *)m.a.cand +
+              (10 + 6) * CHAIN_K; /* rank 1, the second slot's draft 1 */
+        if (kind == 0)
+            row[0] = (struct candidate){ NAN, -1 };
+        else if (kind == 1)
+            row[3].z = INFINITY;
+        for (int c = 0; kind == 2 && c < CHAIN_K; c++)
+            row[c].id = row[c - 10 * CHAIN_K].id = -1;
+        b.op->markov(b.q, &m.a);
+        cr_expect(eq(int, bed_wait(&b), 0));
+        for (int r = 0; r < 10; r++) {
+            int broken = r >= 6;
+
+            cr_expect(eq(int, m.draft[r] < 0, broken), "kind %d row %d", kind, r);
+            cr_expect(eq(int, isnan(m.conf[r]) != 0, broken), "kind %d row %d", kind, r);
+            for (int c = 0; broken && c < CHAIN_RANKS * CHAIN_K; c++)
+                cr_expect(eq(int, m.a.z[r * CHAIN_RANKS * CHAIN_K + c].id, -1));
+        }
+        bed_close(&b);
+    }
+}
