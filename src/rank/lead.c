@@ -5,7 +5,7 @@
 #include "src/base/log.h"
 #include "src/model/family.h"
 #include "src/model/tokenizer.h"
-#include "src/rank/stop.h"
+#include "src/rank/landing.h"
 #include "src/verify/sampler.h"
 
 #include <assert.h>
@@ -22,9 +22,8 @@ struct stream {
     enum stream_state state;
     struct request q;
     struct reply *out;
-    struct stop_scan scan;
+    struct landing landing;
     int filled; /* prompt tokens that have run */
-    int left;   /* tokens that may still land */
     int pos;    /* of the pending token */
     int32_t pending;
     bool kept; /* the last round's commit is known to all */
@@ -70,7 +69,7 @@ void lead_close(struct lead *l)
     if (!l)
         return;
     for (int s = 0; s < SLOTS_MAX; s++)
-        stop_free(&l->stream[s].scan);
+        landing_free(&l->stream[s].landing);
     free(l);
 }
 
@@ -98,7 +97,7 @@ static void done(struct stream *s, enum finish f)
 {
     s->out->finish = f;
     s->out->end_ns = clock_ns();
-    stop_free(&s->scan);
+    landing_free(&s->landing);
     s->state = STREAM_IDLE;
 }
 
@@ -107,7 +106,7 @@ static int admit(struct lead *l, int slot)
     struct stream *s = &l->stream[slot];
     struct plan_admit p = { .slot = slot,
                             .n = s->q.n,
-                            .budget = s->left,
+                            .budget = s->landing.left,
                             .flags = (s->q.draft ? ADMIT_DRAFT : 0) |
                                      (s->q.ignore_end ? ADMIT_IGNORE_END : 0),
                             .sampler = s->q.sampler,
@@ -122,6 +121,14 @@ static int admit(struct lead *l, int slot)
     s->pending = s->q.ids[s->q.n - 1];
     s->kept = true;
     return 0;
+}
+
+/* Special tokens have no text. */
+static const char *bytes_of(const void *arg, int32_t tok, size_t *bytes)
+{
+    const struct tokenizer *t = (const struct tokenizer *)arg;
+
+    return tokenizer_flags(t, tok) & TOKEN_SPECIAL ? NULL : tokenizer_bytes(t, tok, bytes);
 }
 
 static int free_slot(const struct lead *l)
@@ -142,19 +149,25 @@ int lead_add(struct lead *l, const struct request *q, struct reply *out)
         return fail(-EINVAL, "prompt has %d tokens, the context holds %d", q->n, k->bounds.context);
     if (slot < 0)
         return 1;
-    *s =
-        (struct stream){ .q = *q, .out = out, .left = q->max_tokens < room ? q->max_tokens : room };
+    *s = (struct stream){ .q = *q, .out = out };
     s->q.draft = q->draft && k->drafter->block > 0 && k->cfg.depth != 0 && k->bounds.window_max > 1;
-    stop_init(&s->scan, s->q.stop, s->q.stops);
+    s->landing = (struct landing){ .left = q->max_tokens < room ? q->max_tokens : room,
+                                   .end = k->end,
+                                   .ends = q->ignore_end ? 0 : k->ends,
+                                   .bytes = bytes_of,
+                                   .arg = k->tok,
+                                   .text = &out->text };
+    stop_init(&s->landing.scan, q->stop, q->stops);
     out->prompt_tokens = q->n;
     out->begin_ns = clock_ns();
-    if (s->left == 0) {
+    if (s->landing.left == 0) {
         done(s, FINISH_LENGTH);
         return 0;
     }
-    out->ids = malloc((size_t)s->left * sizeof(int32_t));
+    out->ids = malloc((size_t)s->landing.left * sizeof(int32_t));
     if (!out->ids)
-        return fail(-ENOMEM, "no memory for a reply of %d tokens", s->left);
+        return fail(-ENOMEM, "no memory for a reply of %d tokens", s->landing.left);
+    s->landing.ids = out->ids;
     return admit(l, slot);
 }
 
@@ -166,7 +179,7 @@ static int first_pass(struct lead *l, int slot)
     struct plan_draft p = { .asks = 1, .ask = { { .slot = slot, .start = s->pos } } };
 
     s->state = STREAM_DECODE;
-    return s->q.draft && s->left > 1 ? order_draft(l->r, &p) : 0;
+    return s->q.draft && s->landing.left > 1 ? order_draft(l->r, &p) : 0;
 }
 
 static int prompt_step(struct lead *l, int slot)
@@ -193,7 +206,7 @@ static void offer(struct lead *l, int slot)
     const struct rank *k = l->r->k;
     const struct seat *seat = &l->r->seat[slot];
     struct stream *s = &l->stream[slot];
-    int most = s->left - 1;
+    int most = s->landing.left - 1;
 
     s->offered = 0;
     if (!s->q.draft || !seat->pass_ready)
@@ -210,7 +223,7 @@ static void offer(struct lead *l, int slot)
         s->q_of[j] = (float)chance;
         s->offered = j + 1;
         /* Nothing behind an end token can land. */
-        if (!s->q.ignore_end && rank_is_end(k, s->draft[j]))
+        if (landing_is_end(&s->landing, s->draft[j]))
             break;
     }
 }
@@ -240,42 +253,7 @@ static void choose_depth(struct lead *l, int slot, bool alone)
         s->k = 1; /* a shared round has paid for the pass and the wider window already */
 }
 
-/* ---- landing ----------------------------------------------------------------------------------------- */
-
-static int text_of(const struct lead *l, struct stream *s, int32_t tok)
-{
-    const struct tokenizer *t = l->r->k->tok;
-    size_t bytes = 0;
-    const char *b = tokenizer_bytes(t, tok, &bytes);
-
-    if (!b || tokenizer_flags(t, tok) & TOKEN_SPECIAL)
-        return 0;
-    return stop_add(&s->scan, b, bytes, &s->out->text);
-}
-
-/* One more token: why the reply ends with it, if it does. End token before stop string before length. */
-static int land(const struct lead *l, struct stream *s, int32_t tok, enum finish *f)
-{
-    int r;
-
-    s->out->ids[s->out->n++] = tok;
-    s->left--;
-    *f = FINISH_NONE;
-    if (!s->q.ignore_end && rank_is_end(l->r->k, tok)) {
-        *f = FINISH_END;
-        return stop_end(&s->scan, &s->out->text);
-    }
-    r = text_of(l, s, tok);
-    if (r < 0)
-        return r;
-    if (r == 1) {
-        *f = FINISH_STOP;
-    } else if (s->left == 0) {
-        *f = FINISH_LENGTH;
-        return stop_end(&s->scan, &s->out->text);
-    }
-    return 0;
-}
+/* ---- what lands ----------------------------------------------------------------------------------------- */
 
 static void say(struct stream *s, size_t before)
 {
@@ -290,15 +268,11 @@ static int land_window(struct lead *l, int slot, struct round_slot *rec)
     const struct seat *seat = &l->r->seat[slot];
     bool sampled = !sampler_greedy(&s->q.sampler);
     size_t before = s->out->text.bytes;
-    enum finish f = FINISH_NONE;
-    int landed = 0;
+    enum finish f;
+    int landed = landing_take(&s->landing, seat->choice, seat->n_ok, &f);
 
-    while (landed < seat->n_ok && f == FINISH_NONE) {
-        int r = land(l, s, seat->choice[landed++], &f);
-
-        if (r < 0)
-            return rank_broken(l->r->k, r, "round %u: text", l->r->number - 1);
-    }
+    if (landed < 0)
+        return rank_broken(l->r->k, landed, "round %u: text", l->r->number - 1);
     if (s->out->first_ns == 0)
         s->out->first_ns = clock_ns();
     say(s, before);
@@ -320,6 +294,7 @@ static int land_window(struct lead *l, int slot, struct round_slot *rec)
     rec->expect = s->expect;
     rec->lambda = s->lambda;
     rec->cost_us = s->cost_us;
+    s->out->n = s->landing.n;
     s->out->rounds++;
     tally_add(&s->out->sums,
               &(struct round_record){ .windows = 1, .rows = s->k + 1, .slot = { *rec } });
@@ -376,7 +351,7 @@ static void plan_windows(struct lead *l)
         memcpy(p->tok + p->rows, s->draft, (size_t)s->k * sizeof(int32_t));
         p->rows += s->k;
         /* A pass behind the window is of use only if a token can land behind its first one. */
-        if (s->q.draft && s->left > 2)
+        if (s->q.draft && s->landing.left > 2)
             p->ask[p->asks++] = (struct plan_ask){ .slot = slot, .start = s->pos };
     }
     p->arm = p->asks ? ARM_BEHIND : 0;
@@ -416,7 +391,7 @@ static int interrupt(struct lead *l)
         if (s->state == STREAM_IDLE)
             continue;
         before = s->out->text.bytes;
-        err = stop_end(&s->scan, &s->out->text);
+        err = landing_cut(&s->landing);
         say(s, before);
         if (err == 0)
             err = leave(l, slot, FINISH_INTERRUPTED);

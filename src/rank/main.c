@@ -15,7 +15,8 @@ static int run(const struct command *c, int argc, char **argv)
     if (code == 0 && o.help) {
         options_help(&c->spec);
     } else if (code == 0) {
-        log_open(-1, (enum log_level)o.cfg.log_level);
+        log_open(o.cfg.ranks > 1 && strcmp(o.cfg.link, "loop") != 0 ? o.cfg.rank : -1,
+                 (enum log_level)o.cfg.log_level);
         code = c->run(&o);
     }
     options_free(&o);

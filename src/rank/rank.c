@@ -26,17 +26,12 @@
 
 /* ---- load -------------------------------------------------------------------------------------------- */
 
-bool rank_is_end(const struct rank *k, int32_t tok)
+static void add_end(struct rank *k, int32_t tok)
 {
     for (int i = 0; i < k->ends; i++)
         if (k->end[i] == tok)
-            return true;
-    return false;
-}
-
-static void add_end(struct rank *k, int32_t tok)
-{
-    if (!rank_is_end(k, tok) && k->ends < RANK_ENDS_MAX)
+            return;
+    if (k->ends < RANK_ENDS_MAX)
         k->end[k->ends++] = tok;
 }
 

@@ -73,9 +73,6 @@ __attribute__((format(printf, 3, 4))) int rank_broken(struct rank *k, int r, con
 /* rank_failure - the exit code of an error that rank_broken has seen. */
 int rank_failure(const struct rank *k, int r);
 
-/* rank_is_end - whether a token ends a reply. */
-bool rank_is_end(const struct rank *k, int32_t tok);
-
 void rank_close(struct rank *k);
 
 #endif

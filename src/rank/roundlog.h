@@ -7,20 +7,11 @@
 #define TANDEM_RANK_ROUNDLOG_H
 
 #include "src/base/limits.h"
+#include "src/rank/landing.h"
 #include "src/rank/plan.h"
 
 #include <stdint.h>
 #include <stdio.h>
-
-/* Why a reply ended. */
-enum finish {
-    FINISH_NONE, /* it goes on */
-    FINISH_END,  /* an end token */
-    FINISH_STOP, /* a stop string */
-    FINISH_LENGTH,
-    FINISH_INTERRUPTED, /* a signal asked the ranks to leave */
-    FINISHES
-};
 
 /* finish_name - of the log: "end" and "stop" apart; finish_reason - of a reply: both are "stop". */
 const char *finish_name(enum finish f);

@@ -1,0 +1,44 @@
+#!/usr/bin/env bash
+# check.sh [--sanitize] - installs what is missing, builds, runs every test; the last line counts them.
+#
+# --sanitize builds with AddressSanitizer and UndefinedBehaviorSanitizer in a folder of its own.
+
+set -u
+. "$(dirname "$(realpath "$0")")/setup.sh"
+
+name=build
+options=()
+patience=1
+case ${1-} in
+'') ;;
+--sanitize)
+    name=build-sanitize
+    options=(-Db_sanitize=address,undefined -Db_lundef=false)
+    patience=4
+    export ASAN_OPTIONS=halt_on_error=1:abort_on_error=1:detect_leaks=1
+    export UBSAN_OPTIONS=halt_on_error=1:abort_on_error=1:print_stacktrace=1
+    ;;
+*) die 64 "check.sh [--sanitize], not $*" ;;
+esac
+
+setup_packages
+dir=$(build_dir "$name")
+(build "$dir" true ${options[@]+"${options[@]}"}) || {
+    printf '0 passed, 1 failed\n'
+    exit 1
+}
+out=$dir/check.out
+meson test -C "$dir" --no-rebuild --print-errorlogs --timeout-multiplier "$patience" 2>&1 | tee "$out"
+status=${PIPESTATUS[0]}
+
+count()
+{
+    awk -F: -v key="$1" '$1 == key { n = $2 + 0 } END { print n + 0 }' "$out"
+}
+
+passed=$(($(count Ok) + $(count 'Expected Fail')))
+failed=$(($(count Fail) + $(count 'Unexpected Pass') + $(count Timeout)))
+skipped=$(count Skipped)
+[ "$status" -eq 0 ] || [ "$failed" -gt 0 ] || failed=1
+printf '%d passed, %d failed%s\n' "$passed" "$failed" "$([ "$skipped" -eq 0 ] || printf ', %d skipped' "$skipped")"
+[ "$failed" -eq 0 ]

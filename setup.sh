@@ -1,0 +1,92 @@
+# setup.sh - what launch.sh and check.sh share: the packages this program needs, and its build. Sourced by bash.
+#
+# Packages are Debian's and Ubuntu's. They are installed only if one is missing; with all of them in place nothing
+# here needs the network or root.
+
+ROOT=$(dirname "$(realpath "${BASH_SOURCE[0]}")")
+
+PACKAGES="build-essential meson ninja-build pkg-config libcriterion-dev libprotobuf-c-dev protobuf-c-compiler
+libpcre2-dev libutf8proc-dev libjansson-dev libxxhash-dev libssl-dev libhwloc-dev"
+
+say()
+{
+    printf '%s\n' "$*" >&2
+}
+
+# die CODE TEXT - exit codes are those of the program (tandem --help, README.md).
+die()
+{
+    local code=$1
+
+    shift
+    say "error: $*"
+    exit "$code"
+}
+
+missing_packages()
+{
+    local p
+
+    for p in $PACKAGES; do
+        [ "$(dpkg-query -W -f='${db:Status-Status}' "$p" 2>/dev/null)" = installed ] || printf ' %s' "$p"
+    done
+}
+
+setup_packages()
+{
+    local missing root=()
+
+    command -v dpkg-query >/dev/null || {
+        command -v meson >/dev/null || die 69 "no dpkg here: install meson, ninja and the libraries of setup.sh yourself"
+        return 0
+    }
+    missing=$(missing_packages)
+    [ -n "$missing" ] || return 0
+    if [ "$(id -u)" -ne 0 ]; then
+        command -v sudo >/dev/null || die 69 "packages are missing and there is no sudo; as root: apt-get install$missing"
+        root=(sudo)
+    fi
+    say "installing$missing"
+    # shellcheck disable=SC2086 # a list of words
+    "${root[@]}" env DEBIAN_FRONTEND=noninteractive sh -c "apt-get -qq update && apt-get -qq -y install \
+        --no-install-recommends $missing" >&2 || die 69 "apt-get could not install$missing"
+}
+
+# build_dir NAME - a folder to build in that this user can write: in the checkout, else in the cache.
+build_dir()
+{
+    local dir=$ROOT/$1
+
+    if [ -e "$dir" ] && [ ! -w "$dir" ] || [ ! -e "$dir" ] && [ ! -w "$ROOT" ]; then
+        dir=${XDG_CACHE_HOME:-$HOME/.cache}/tandem/$1-$(printf %s "$ROOT" | cksum | cut -d' ' -f1)
+    fi
+    printf '%s\n' "$dir"
+}
+
+# build DIR TESTS [MESON OPTION]... - quiet unless it fails.
+build()
+{
+    local dir=$1 tests=$2 log
+
+    shift 2
+    mkdir -p "$dir" || die 73 "cannot write $dir"
+    log=$dir/build.log
+    if [ ! -e "$dir/build.ninja" ]; then
+        say "configuring $dir"
+        meson setup "$dir" "$ROOT" -Dtests="$tests" "$@" >"$log" 2>&1 || {
+            cat "$log" >&2
+            rm -f "$dir/build.ninja"
+            die 70 "meson setup failed"
+        }
+    elif [ "$tests" = true ]; then
+        meson configure "$dir" -Dtests=true >"$log" 2>&1 || {
+            cat "$log" >&2
+            die 70 "meson configure failed"
+        }
+    fi
+    say "building"
+    ninja -C "$dir" >"$log" 2>&1 || {
+        cat "$log" >&2
+        die 70 "the build failed"
+    }
+}
