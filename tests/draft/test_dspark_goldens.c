@@ -186,12 +186,12 @@ static void expect_sharp(int ranks)
     }
 }
 
-Test(dspark, agrees_with_the_reference_without_cache_rounding, .timeout = 120)
+Test(dspark, agrees_with_the_reference_without_cache_rounding, .timeout = 400)
 {
     expect_sharp(1);
 }
 
-Test(dspark, two_ranks_agree_with_the_reference_without_cache_rounding, .timeout = 120)
+Test(dspark, two_ranks_agree_with_the_reference_without_cache_rounding, .timeout = 400)
 {
     expect_sharp(2);
 }
@@ -221,12 +221,12 @@ static void expect_rounded(int ranks)
     cr_expect(ge(int, sharp, 10), "anchors that saw no flip: %d", sharp);
 }
 
-Test(dspark, agrees_with_the_reference, .timeout = 120)
+Test(dspark, agrees_with_the_reference, .timeout = 400)
 {
     expect_rounded(1);
 }
 
-Test(dspark, two_ranks_agree_with_the_reference, .timeout = 120)
+Test(dspark, two_ranks_agree_with_the_reference, .timeout = 400)
 {
     expect_rounded(2);
 }
