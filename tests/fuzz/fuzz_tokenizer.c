@@ -1,5 +1,10 @@
-/* fuzz_tokenizer - the first byte chooses what the rest is: a text, a whole tokenizer.json, or the pre-tokenizer
- * of a small byte-level one. Crashes, leaks, hangs and texts that do not come back are the failures.
+/* fuzz_tokenizer - any text and any tokenizer.json: one clear refusal, or text that comes back.
+ *
+ * Input: a byte that chooses, then a text for the pocket model's tokenizer (0, 1: markers too), a whole tokenizer.json
+ * (2), or the pre-tokenizer of a small one (3). Built with clang:
+ *   clang -g -O1 -fsanitize=fuzzer,address,undefined -D_GNU_SOURCE -I. -DPOCKET='"models/pocket-dsv41"'
+ *     tests/fuzz/fuzz_tokenizer.c src/model/{tokenizer,tokenizer_read,detok,bpe,vocab,added,pattern,unicode}.c
+ *     src/base/{json,json_writer,file,utf8,log,hash}.c -ljansson -lpcre2-8 -lutf8proc -lcrypto -lxxhash
  */
 #include "src/base/file.h"
 #include "src/base/json.h"
@@ -13,16 +18,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+int LLVMFuzzerInitialize(int *argc, char ***argv);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static struct tokenizer *pocket;
 static char *small_head; /* a tokenizer.json up to its pre-tokenizer, which ends it */
 
-static void quiet(void *arg, enum log_level level, const char *line)
+static void ignore(void *arg, enum log_level level, const char *line)
 {
-    (void)arg;
-    (void)level;
-    (void)line;
 }
 
 static void must(bool holds, const char *what)
@@ -64,18 +67,17 @@ static void build_small(void)
     json_writer_free(&w);
 }
 
-static void open_once(void)
+int LLVMFuzzerInitialize(int *argc, char ***argv)
 {
     size_t bytes;
     char *json;
 
-    if (pocket)
-        return;
-    log_sink(quiet, NULL);
+    log_sink(ignore, NULL);
     must(file_read(POCKET "/tokenizer.json", TOKENIZER_JSON_MAX, &json, &bytes) == 0, "pocket");
     must(tokenizer_open(json, bytes, "pocket", &pocket) == 0, "pocket");
     free(json);
     build_small();
+    return 0;
 }
 
 static void try_text(const struct tokenizer *t, const char *text, size_t bytes, unsigned flags,
@@ -133,7 +135,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     const char *rest = (const char *)data + 1;
 
-    open_once();
     if (size == 0)
         return 0;
     switch (data[0] % 4) {
