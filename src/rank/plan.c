@@ -335,7 +335,8 @@ int plan_get_round(const struct plan_msg *m, const struct plan_bounds *b, struct
     p.commits = take_bits(&t, word, 0, 8, 0, b->slots, "commits");
     p.windows = take_bits(&t, word, 8, 8, 1, b->slots, "windows");
     p.asks = take_bits(&t, word, 16, 8, 0, b->slots, "asks");
-    p.arm = (unsigned)take_bits(&t, word, 24, 8, p.asks ? ARM_BEHIND : 0, ARM_BEHIND, "arm flags");
+    p.arm = p.asks ? ARM_BEHIND : 0; /* the only form there is */
+    take_bits(&t, word, 24, 8, (int)p.arm, (int)p.arm, "arm flags");
     p.row_bucket = take_bits(&t, word, 32, 16, 0, SLOTS_MAX * WINDOW_MAX, "row bucket");
     p.context_bucket = take_bits(&t, word, 48, 16, 0, 0xffff, "context bucket");
     take_commits(&t, p.commit, p.commits);
