@@ -1,4 +1,5 @@
-/* names.c owns the table of tensor names in docs/DECODE.md "names"; what a tensor holds is source.c's. */
+/* names.c owns the table of tensor names of three generations; what a tensor holds is
+ * source.c's. */
 #include "src/model/names.h"
 
 #include <stdio.h>
@@ -42,7 +43,8 @@ static const struct {
     { "ffn.shared_experts.w2.weight", "mlp.shared_experts.down_proj.weight" },
 };
 
-/* Experts behind `layers.L.ffn.experts.E.`: rows of w1 come before rows of w3 in the fused tensor. */
+/* Experts behind `layers.L.ffn.experts.E.`: rows of w1 come before rows of w3 in the fused
+ * tensor. */
 static const struct {
     const char *released, *b;
     int part, parts;

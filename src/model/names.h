@@ -1,9 +1,10 @@
 /* names - where the tensor of a released name may lie in checkpoints of other name generations.
  *
- * Released names are those of the release: embed.weight, layers.3.attn.wq_a.weight. Generation A puts
- * `model.` before them and calls the head lm_head.weight. Generation B has module names of its own, keeps all
- * experts of a layer in one tensor, and counts n-gram tables instead of naming their layer. Names that begin
- * with `model.` are released names themselves (dense models); the prefix may be missing.
+ * Released names are those of the release: embed.weight, layers.3.attn.wq_a.weight. Generation A
+ * puts `model.` before them and calls the head lm_head.weight. Generation B has module names of
+ * its own, keeps all experts of a layer in one tensor, and counts n-gram tables instead of naming
+ * their layer. Names that begin with `model.` are released names themselves (dense models); the
+ * prefix may be missing.
  */
 #ifndef TANDEM_MODEL_NAMES_H
 #define TANDEM_MODEL_NAMES_H
@@ -13,7 +14,8 @@
 #define TENSOR_NAME_MAX 256
 #define PLACES_MAX 24
 
-/* One place to look: a tensor that is the weight, or [experts][parts * rows][cols] of which it is a slice. */
+/* One place to look: a tensor that is the weight, or [experts][parts * rows][cols] of which it is
+ * a slice. */
 struct name_place {
     char name[TENSOR_NAME_MAX];
     bool fused;

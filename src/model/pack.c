@@ -1,5 +1,6 @@
-/* pack.c owns the format: header, table of contents and their checks, and the map of an open pack. It is one of
- * the two homes of protobuf-c. pack_write.c makes packs, pack_bind.c gives their weights to models.
+/* pack.c owns the format: header, table of contents and their checks, and the map of an open pack.
+ * It is one of the two homes of protobuf-c. pack_write.c makes packs, pack_bind.c gives their
+ * weights to models.
  */
 #include "src/model/pack.h"
 
@@ -36,7 +37,8 @@ int pack_share_bytes(const struct pack_weight *w, uint64_t *bytes)
     return 0;
 }
 
-/* ---- writing ----------------------------------------------------------------------------------------- */
+/* ---- writing
+ * ----------------------------------------------------------------------------------------- */
 
 static void weight_message(const struct pack_weight *w, Toc__Weight *m)
 {
@@ -151,7 +153,8 @@ int pack_toc_digest(const struct pack_toc *t, uint8_t out[SHA256_BYTES])
     return r;
 }
 
-/* ---- reading ----------------------------------------------------------------------------------------- */
+/* ---- reading
+ * ----------------------------------------------------------------------------------------- */
 
 /* Kind, type and share of a weight, each in its range before anything is computed from it. */
 static int read_weight(const char *path, const Toc__Weight *m, struct pack_weight *w)
@@ -222,7 +225,8 @@ static int read_columns(const char *path, const Toc__Weight *m, struct pack_weig
     return 0;
 }
 
-/* Weights lie in order, each at the first aligned place behind the one before: anything else is a lie. */
+/* Weights lie in order, each at the first aligned place behind the one before: anything else is a
+ * lie. */
 static int read_weights(const char *path, const Toc__Contents *m, uint64_t toc_offset,
                         struct pack_toc *t)
 {
@@ -362,7 +366,8 @@ int pack_header_check(const char *path, const struct pack_header *h, uint64_t fi
     return 0;
 }
 
-/* ---- an open pack ------------------------------------------------------------------------------------ */
+/* ---- an open pack
+ * ------------------------------------------------------------------------------------ */
 
 static int by_name(const void *a, const void *b, void *arg)
 {

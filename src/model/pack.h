@@ -1,11 +1,12 @@
 /* pack - one rank's weights in one file that a decoder maps and never copies.
  *
- * File: 64-byte header (magic, version, offsets, sizes), data aligned to 256 bytes a weight, then a protobuf-c
- * table of contents: family, the checkpoint's config.json, tokenizer.json, generation_config.json, named blobs
- * that were derived while packing (the Engram token map), split, walk digest, and per weight its name, kind,
- * dtype, share, offset, bytes and XXH3-128 digest. A pack is complete when its header says so: it is written
- * under a temporary name, synced and renamed. Numbers are little-endian. A reader refuses other versions; a
- * change of what any byte means is a new version.
+ * File: 64-byte header (magic, version, offsets, sizes), data aligned to 256 bytes a weight, then
+ * a protobuf-c table of contents: family, the checkpoint's config.json, tokenizer.json,
+ * generation_config.json, named blobs that were derived while packing (the Engram token map),
+ * split, walk digest, and per weight its name, kind, dtype, share, offset, bytes and XXH3-128
+ * digest. A pack is complete when its header says so: it is written under a temporary name, synced
+ * and renamed. Numbers are little-endian. A reader refuses other versions; a change of what any
+ * byte means is a new version.
  */
 #ifndef TANDEM_MODEL_PACK_H
 #define TANDEM_MODEL_PACK_H
@@ -29,7 +30,7 @@ struct pack_blob {
 };
 
 struct pack_spec {
-    const char *family; /* name of the family */
+    const char *family;        /* name of the family */
     struct pack_blob blobs[8]; /* config.json, tokenizer.json, ...; unused entries have no name */
     const struct walk_part *parts;
     int n_parts;
@@ -39,16 +40,16 @@ struct pack_spec {
 
 /* pack_write - this rank's share of a source into path; progress on stderr if it is a terminal.
  *
- * A lock beside path keeps two processes apart: the second waits and finds the pack that the first has made.
- * What an interrupted run left is removed. Memory stays at a few MiB beside the table of contents; what was
- * read and written is dropped from the page cache.
+ * A lock beside path keeps two processes apart: the second waits and finds the pack that the first
+ * has made. What an interrupted run left is removed. Memory stays at a few MiB beside the table of
+ * contents; what was read and written is dropped from the page cache.
  *
- * errors   -ENOENT/-EINVAL a tensor is missing or has another shape (named); -ENOSPC, -EACCES cannot write;
- *          nothing is left behind but path itself, complete */
+ * errors   -ENOENT/-EINVAL a tensor is missing or has another shape (named); -ENOSPC, -EACCES
+ *          cannot write; nothing is left behind but path itself, complete */
 int pack_write(const char *path, const struct pack_spec *spec, struct source *src);
 
-/* pack_cached - the pack of a checkpoint in `cache`: <source digest>-<ranks>/rank<r>.pack, written at first use
- * and again when the walk has changed.
+/* pack_cached - the pack of a checkpoint in `cache`: <source digest>-<ranks>/rank<r>.pack, written
+ * at first use and again when the walk has changed.
  *
  * in, out  src may be NULL; then nothing is written. path is written on success and on outcome 1
  * errors   outcome 1: not there and src is NULL; else those of pack_write */
@@ -56,12 +57,13 @@ int pack_cached(const char *cache, const struct pack_spec *spec, struct source *
                 char path[PATH_CAP]);
 
 /* pack_open - map a pack and check its header, table of contents, sizes and offsets.
- * errors   -ENOENT; -EINVAL not a pack, truncated, another version, a table that does not fit the file */
+ * errors   -ENOENT; -EINVAL not a pack, truncated, another version, a table that does not fit the
+ *          file */
 int pack_open(const char *path, struct pack **out);
 void pack_close(struct pack *p);
 
-/* pack_bind - walk the parts and point every target into the map; every weight of the pack must be asked
- * for, once, with its kind, shape and share.
+/* pack_bind - walk the parts and point every target into the map; every weight of the pack must be
+ * asked for, once, with its kind, shape and share.
  * errors   -EINVAL naming the first difference; targets may be bound in part then */
 int pack_bind(struct pack *p, const struct walk_part *parts, int n_parts);
 
@@ -72,12 +74,13 @@ const char *pack_family(const struct pack *p);
 int pack_rank(const struct pack *p);
 int pack_ranks(const struct pack *p);
 
-/* pack_find_blob - 1 if there is none; the bytes live as long as the pack and are NUL-terminated. */
+/* pack_find_blob - 1 if there is none; the bytes live as long as the pack and are
+ * NUL-terminated. */
 int pack_find_blob(const struct pack *p, const char *name, const char **data, size_t *bytes);
 
-/* pack_set_digest - SHA-256 over config, tokenizer and derived blobs (all but generation_config.json), walk,
- * split, types, and the digests of all replicated weights: equal in the packs of all ranks of one split,
- * different for other weights. */
+/* pack_set_digest - SHA-256 over config, tokenizer and derived blobs (all but
+ * generation_config.json), walk, split, types, and the digests of all replicated weights: equal in
+ * the packs of all ranks of one split, different for other weights. */
 const uint8_t *pack_set_digest(const struct pack *p);
 
 /* pack_verify - read everything again and compare digests.
@@ -87,12 +90,14 @@ int pack_verify(struct pack *p);
 /* pack_list - one line a weight on out (a FILE *): name, kind, dtype, share, bytes, digest. */
 void pack_list(const struct pack *p, void *out);
 
-/* pack_rows_fd - where the rows of a row table lie: an open descriptor, the byte offset of local column c's
- * first row, and its number of rows. Owned by the pack.   errors   -EINVAL no such table or column */
-int pack_rows_fd(const struct pack *p, int table, int column, int *fd, uint64_t *offset, int64_t *rows);
+/* pack_rows_fd - where the rows of a row table lie: an open descriptor, the byte offset of local
+ * column c's first row, and its number of rows. Owned by the pack.   errors   -EINVAL no such
+ * table or column */
+int pack_rows_fd(const struct pack *p, int table, int column, int *fd, uint64_t *offset,
+                 int64_t *rows);
 
-/* source_digest - cheap key of a checkpoint folder for the cache: SHA-256 over config, tokenizer, index, shard
- * headers, sizes and mtimes. Never compared between machines.
+/* source_digest - cheap key of a checkpoint folder for the cache: SHA-256 over config, tokenizer,
+ * index, shard headers, sizes and mtimes. Never compared between machines.
  * errors   -ENOENT no config.json or a shard is missing; -EINVAL a broken index or shard */
 int source_digest(const char *folder, uint8_t out[32]);
 

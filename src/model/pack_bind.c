@@ -1,4 +1,5 @@
-/* pack_bind.c owns what is done with an open pack: giving its weights to a model, reading it again, listing it. */
+/* pack_bind.c owns what is done with an open pack: giving its weights to a model, reading it
+ * again, listing it. */
 #include "src/model/pack.h"
 
 #include <errno.h>

@@ -60,13 +60,15 @@ static inline uint64_t pack_align(uint64_t at)
     return (at + PACK_ALIGN - 1) / PACK_ALIGN * PACK_ALIGN;
 }
 
-/* pack_share_bytes - what the share takes in the file, by checked arithmetic.   errors   -EINVAL, unlogged */
+/* pack_share_bytes - what the share takes in the file, by checked arithmetic.   errors   -EINVAL,
+ * unlogged */
 int pack_share_bytes(const struct pack_weight *w, uint64_t *bytes);
 
 /* pack_toc_encode - errors   -ENOMEM; the caller frees *out */
 int pack_toc_encode(const struct pack_toc *t, uint8_t **out, size_t *bytes);
 
-/* pack_toc_decode - every value checked against a file whose data ends at toc_offset. path is for messages.
+/* pack_toc_decode - every value checked against a file whose data ends at toc_offset. path is for
+ * messages.
  * errors   -EINVAL naming the weight; -ENOMEM */
 int pack_toc_decode(const char *path, const uint8_t *data, size_t bytes, uint64_t toc_offset,
                     struct pack_toc *out);
@@ -78,12 +80,14 @@ int pack_header_check(const char *path, const struct pack_header *h, uint64_t fi
 /* pack_toc_digest - the set digest of what a table of contents says. */
 int pack_toc_digest(const struct pack_toc *t, uint8_t out[SHA256_BYTES]);
 
-/* pack_is_current - 1 if path is a complete pack of this spec, written by this walk; 0 if not, unlogged. */
+/* pack_is_current - 1 if path is a complete pack of this spec, written by this walk; 0 if not,
+ * unlogged. */
 int pack_is_current(const char *path, const struct pack_spec *spec,
                     const uint8_t walk_digest[SHA256_BYTES]);
 
-/* pack_plan - walk the parts for a rank: names, shapes and shares, without offsets; and the digest of what
- * was walked, equal on all ranks.   errors   those of the walk; -EINVAL a name used twice; -ENOMEM */
+/* pack_plan - walk the parts for a rank: names, shapes and shares, without offsets; and the digest
+ * of what was walked, equal on all ranks.   errors   those of the walk; -EINVAL a name used twice;
+ * -ENOMEM */
 int pack_plan(const struct pack_spec *spec, struct pack_toc *out);
 
 /* struct pack_out - the new file while weights stream into it. */

@@ -1,5 +1,6 @@
-/* pack_stream.c owns the bytes of one weight on their way from a source into a pack: read in blocks, laid
- * out, hashed, written, forgotten. Nothing here is larger than a block, whatever the size of the weight.
+/* pack_stream.c owns the bytes of one weight on their way from a source into a pack: read in
+ * blocks, laid out, hashed, written, forgotten. Nothing here is larger than a block, whatever the
+ * size of the weight.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -36,8 +37,8 @@ static void show(struct pack_out *o)
             (double)o->done / (1 << 30), (double)o->total / (1 << 30), rate / 1e6, left);
 }
 
-/* Start writing back what is new and drop what has been written back since: the disk stays busy and at most two
- * steps are in the page cache.
+/* Start writing back what is new and drop what has been written back since: the disk stays busy
+ * and at most two steps are in the page cache.
  */
 static void forget(struct pack_out *o)
 {
@@ -78,8 +79,8 @@ static int feed_read(const struct pack_feed *f, uint64_t element, void *buf, uin
                              (size_t)n * each);
 }
 
-/* Read a rectangle of a matrix with `cols` columns into buf, rows close together. Narrow pieces of rows are cut
- * out of whole rows, as many as fit: one read of all costs less than one for each.
+/* Read a rectangle of a matrix with `cols` columns into buf, rows close together. Narrow pieces of
+ * rows are cut out of whole rows, as many as fit: one read of all costs less than one for each.
  */
 static int read_rect(const struct pack_feed *f, int64_t cols, const struct rect *c, char *buf,
                      void *staging)
@@ -109,8 +110,8 @@ static int read_rect(const struct pack_feed *f, int64_t cols, const struct rect 
     return 0;
 }
 
-/* One tile: rows (at most MAT_TILE) of cols values become columns of MAT_TILE values, zeros behind the last
- * row. Values are moved, not looked at.
+/* One tile: rows (at most MAT_TILE) of cols values become columns of MAT_TILE values, zeros behind
+ * the last row. Values are moved, not looked at.
  */
 static void tile16(const uint16_t *in, int rows, int64_t cols, uint16_t *out)
 {
@@ -144,8 +145,8 @@ static int put_tiles(struct pack_out *o, size_t each, const struct rect *c)
     return put(o, o->out, (size_t)n * tile);
 }
 
-/* share is the rank's rectangle. A block is as many whole tiles as fit, or, of very long rows, as many
- * columns of one tile: both are contiguous in the pack.
+/* share is the rank's rectangle. A block is as many whole tiles as fit, or, of very long rows, as
+ * many columns of one tile: both are contiguous in the pack.
  */
 static int stream_mat(struct pack_out *o, const struct pack_feed *f, int64_t cols,
                       const struct rect *share)

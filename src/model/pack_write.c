@@ -1,5 +1,6 @@
-/* pack_write.c owns the making of a pack: the plan from a walk, the place of every weight, the lock, the
- * temporary file and its end under the final name. The bytes themselves go through pack_stream.c.
+/* pack_write.c owns the making of a pack: the plan from a walk, the place of every weight, the
+ * lock, the temporary file and its end under the final name. The bytes themselves go through
+ * pack_stream.c.
  */
 #include "src/model/pack.h"
 
@@ -21,7 +22,8 @@
 
 #define TEMP_TAIL 7 /* ".XXXXXX" of struct new_file */
 
-/* ---- plan -------------------------------------------------------------------------------------------- */
+/* ---- plan
+ * -------------------------------------------------------------------------------------------- */
 
 struct plan {
     struct walk w;
@@ -162,8 +164,8 @@ static int look_up(struct source *src, const struct pack_weight *w, struct tenso
     return r == 1 ? fail(-ENOENT, "%s: not in the checkpoint under any known name", w->d.name) : r;
 }
 
-/* Find every tensor before the first byte is written, so that a checkpoint that does not fit is refused at
- * once. *end is where the table of contents goes.
+/* Find every tensor before the first byte is written, so that a checkpoint that does not fit is
+ * refused at once. *end is where the table of contents goes.
  */
 static int lay_out(struct source *src, struct pack_toc *t, uint64_t *end, uint64_t *total)
 {
@@ -190,10 +192,11 @@ static int lay_out(struct source *src, struct pack_toc *t, uint64_t *end, uint64
     return 0;
 }
 
-/* ---- lock and leftovers ------------------------------------------------------------------------------ */
+/* ---- lock and leftovers
+ * ------------------------------------------------------------------------------ */
 
-/* A lock file that is gone when the lock is free: who waited for one that was removed takes the next.
- * *waited: somebody else held it.
+/* A lock file that is gone when the lock is free: who waited for one that was removed takes the
+ * next. *waited: somebody else held it.
  */
 static int lock_take(const char *lock, int *fd, bool *waited)
 {
@@ -288,7 +291,8 @@ int pack_is_current(const char *path, const struct pack_spec *spec,
     return yes;
 }
 
-/* ---- the file ---------------------------------------------------------------------------------------- */
+/* ---- the file
+ * ---------------------------------------------------------------------------------------- */
 
 /* Ask for the space at once: a disk that is too small says so before hours of reading. */
 static int reserve(int fd, uint64_t bytes, const char *path)

@@ -1,5 +1,6 @@
-/* row_store_pread.c owns the open asks of a store that reads when it is told to wait: the meaning of a row store,
- * and enough where rows are in the page cache. Its buffers grow to the largest ask and stay.
+/* row_store_pread.c owns the open asks of a store that reads when it is told to wait: the meaning
+ * of a row store, and enough where rows are in the page cache. Its buffers grow to the largest ask
+ * and stay.
  */
 #include "src/model/row_store.h"
 

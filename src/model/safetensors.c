@@ -1,4 +1,5 @@
-/* safetensors.c owns the header of one file: its bounds, its JSON, its entries, its ranges, in that order. */
+/* safetensors.c owns the header of one file: its bounds, its JSON, its entries, its ranges, in
+ * that order. */
 #include "src/model/safetensors.h"
 
 #include <assert.h>
@@ -95,8 +96,8 @@ close_fd:
     return r;
 }
 
-/* What the JSON library lets pass: white space around the object, and a minus before a zero, which it
- * would read as an unsigned integer. Cuts trailing spaces from *bytes.
+/* What the JSON library lets pass: white space around the object, and a minus before a zero, which
+ * it would read as an unsigned integer. Cuts trailing spaces from *bytes.
  */
 static int check_text(const char *path, const char *text, size_t *bytes)
 {

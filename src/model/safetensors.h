@@ -1,10 +1,10 @@
 /* safetensors - one file of named tensors, checked whole before anything is read from it.
  *
- * File: u64 length of the header, a JSON object of tensors, data. Every rule that a reader may rely on is
- * checked when the file is opened: strict JSON, sizes by checked arithmetic, ranges that cover the data
- * area once, without hole, overlap or tail. Some limits are the project's own: names of 1 to 1024 bytes,
- * 8 dimensions, 8 levels of nesting. The file is read by pread and never mapped: one that shrinks is an error,
- * not a signal.
+ * File: u64 length of the header, a JSON object of tensors, data. Every rule that a reader may
+ * rely on is checked when the file is opened: strict JSON, sizes by checked arithmetic, ranges
+ * that cover the data area once, without hole, overlap or tail. Some limits are the project's own:
+ * names of 1 to 1024 bytes, 8 dimensions, 8 levels of nesting. The file is read by pread and never
+ * mapped: one that shrinks is an error, not a signal.
  */
 #ifndef TANDEM_MODEL_SAFETENSORS_H
 #define TANDEM_MODEL_SAFETENSORS_H

@@ -1,5 +1,5 @@
-/* source.c owns the way from a weight's released name to the bytes that hold it, and the words with which
- * anything else is refused.
+/* source.c owns the way from a weight's released name to the bytes that hold it, and the words
+ * with which anything else is refused.
  */
 #include "src/model/source.h"
 
@@ -10,7 +10,8 @@
 #include "src/base/log.h"
 #include "src/model/names.h"
 
-/* Tensors that stand where a weight `P.weight` is stored in another format, or beside it as its scale. */
+/* Tensors that stand where a weight `P.weight` is stored in another format, or beside it as its
+ * scale. */
 static const struct {
     const char *tail, *format;
 } companions[] = {

@@ -1,8 +1,9 @@
 /* source - where weights come from: named tensors of a checkpoint, read piece by piece.
  *
- * Implementers: source_hf.c (a folder with config.json and safetensors shards, with or without an index) and
- * source_synth.c (weights from a hash of tensor name and element index, any size, nothing on disk but a
- * config.json). Quantised formats add dtypes here and members to struct mat, not new tables.
+ * Implementers: source_hf.c (a folder with config.json and safetensors shards, with or without an
+ * index) and source_synth.c (weights from a hash of tensor name and element index, any size,
+ * nothing on disk but a config.json). Quantised formats add dtypes here and members to struct mat,
+ * not new tables.
  */
 #ifndef TANDEM_MODEL_SOURCE_H
 #define TANDEM_MODEL_SOURCE_H
@@ -18,7 +19,7 @@ struct source;
 
 struct tensor {
     enum dtype dtype; /* DTYPE_COUNT: a stored type of no plain weight, only named */
-    const char *type; /* as the checkpoint says it: "BF16", "F8_E4M3"; lives as long as the source */
+    const char *type; /* as the checkpoint says it: "F8_E4M3"; lives as long as the source */
     int rank;
     int64_t shape[TENSOR_RANK_MAX];
     uint64_t elements;
@@ -28,8 +29,9 @@ struct tensor {
 
 struct source_ops {
     const char *name;
-    /* find - positive 1 if there is no tensor of this name. rows and cols: the shape that is wanted, 0 if
-     * unknown; only a source that makes its tensors up reads them, and has none of unknown shape */
+    /* find - positive 1 if there is no tensor of this name. rows and cols: the shape that is
+     * wanted, 0 if unknown; only a source that makes its tensors up reads them, and has none of
+     * unknown shape */
     int (*find)(struct source *s, const char *name, int64_t rows, int64_t cols, struct tensor *out);
     /* read - `bytes` bytes from byte `at` of the tensor; -EIO names file, tensor and offset */
     int (*read)(struct source *s, const char *name, const struct tensor *t, uint64_t at, void *buf,
@@ -44,24 +46,25 @@ struct source {
 };
 
 /* source_hf_open - a checkpoint folder.
- * errors   -ENOENT missing folder, index or shard; -EINVAL a broken header, index or tensor, named with
- *          file, tensor and offset; -EIO */
+ * errors   -ENOENT missing folder, index or shard; -EINVAL a broken header, index or tensor, named
+ *          with file, tensor and offset; -EIO */
 int source_hf_open(const char *folder, struct source **out);
 
-/* source_synth_open - values of dtype for every tensor asked for, in the shape asked for: a value depends on
- * seed, tensor name and element index alone. Matrices are near normal with deviation 1 / sqrt(cols), norms
- * near 1, other vectors near 0, so that a network of them stays finite. */
+/* source_synth_open - values of dtype for every tensor asked for, in the shape asked for: a value
+ * depends on seed, tensor name and element index alone. Matrices are near normal with deviation 1
+ * / sqrt(cols), norms near 1, other vectors near 0, so that a network of them stays finite. */
 int source_synth_open(uint64_t seed, enum dtype dtype, struct source **out);
 
-/* source_weight - a whole-weight view that hides the three generations of names: finds the tensor of a
- * released name, or its Transformers name, or the slice of a fused one ([experts][2 * inter][dim] and the
- * like), checks rows x cols (cols 1: any shape of `rows` elements), and tells where row 0 begins; rows follow
- * each other without gap.
+/* source_weight - a whole-weight view that hides the three generations of names: finds the tensor
+ * of a released name, or its Transformers name, or the slice of a fused one ([experts][2 *
+ * inter][dim] and the like), checks rows x cols (cols 1: any shape of `rows` elements), and tells
+ * where row 0 begins; rows follow each other without gap.
  *
  * in, out  name: the tensor's own name, for read
- * errors   1 if there is none; -EINVAL for another shape (both named), a type or a format that is not
- *          supported (named), a companion tensor beside a plain weight, or two generations of one name */
-int source_weight(struct source *s, const char *released, int64_t rows, int64_t cols, struct tensor *t,
-                  char *name, size_t name_bytes, uint64_t *first_element);
+ * errors   1 if there is none; -EINVAL for another shape (both named), a type or a format that is
+ *          not supported (named), a companion tensor beside a plain weight, or two generations of
+ *          one name */
+int source_weight(struct source *s, const char *released, int64_t rows, int64_t cols,
+                  struct tensor *t, char *name, size_t name_bytes, uint64_t *first_element);
 
 #endif

@@ -1,7 +1,8 @@
-/* source_hf.c owns the open shards of a checkpoint folder and knows which of their tensors were asked for.
+/* source_hf.c owns the open shards of a checkpoint folder and knows which of their tensors were
+ * asked for.
  *
- * A shard is read front to back by the packer, so what large reads leave in the page cache is dropped: a
- * checkpoint may be larger than memory, and nobody reads it twice.
+ * A shard is read front to back by the packer, so what large reads leave in the page cache is
+ * dropped: a checkpoint may be larger than memory, and nobody reads it twice.
  */
 #include "src/model/source.h"
 

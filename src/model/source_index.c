@@ -1,4 +1,5 @@
-/* source_index.c owns the strict reading of an index; whether its files agree is source_hf.c's business. */
+/* source_index.c owns the strict reading of an index; whether its files agree is source_hf.c's
+ * business. */
 #include "src/model/source_index.h"
 
 #include <errno.h>

@@ -1,7 +1,7 @@
 /* source_index - which files a checkpoint folder is made of, and which tensor lies in which.
  *
- * `model.safetensors.index.json` says so; without one the folder is `model.safetensors` alone. File names are
- * plain names inside the folder; links are followed, as download caches make them.
+ * `model.safetensors.index.json` says so; without one the folder is `model.safetensors` alone.
+ * File names are plain names inside the folder; links are followed, as download caches make them.
  */
 #ifndef TANDEM_MODEL_SOURCE_INDEX_H
 #define TANDEM_MODEL_SOURCE_INDEX_H
@@ -25,8 +25,8 @@ struct source_index {
     struct json *json; /* owns the names */
 };
 
-/* source_index_read - errors   -ENOENT no folder, or neither index nor model.safetensors; -EINVAL naming the
- * entry of the index */
+/* source_index_read - errors   -ENOENT no folder, or neither index nor model.safetensors; -EINVAL
+ * naming the entry of the index */
 int source_index_read(const char *folder, struct source_index *out);
 void source_index_free(struct source_index *x);
 

@@ -1,4 +1,5 @@
-/* source_synth.c owns nothing but a seed: a value is a function of seed, tensor name and element index. */
+/* source_synth.c owns nothing but a seed: a value is a function of seed, tensor name and element
+ * index. */
 #include "src/model/source.h"
 
 #include <errno.h>

@@ -1,5 +1,5 @@
-/* walk.c turns what a family says about a weight into struct weight: its name, its shape, its share. What is
- * done with it is the visitor's business.
+/* walk.c turns what a family says about a weight into struct weight: its name, its shape, its
+ * share. What is done with it is the visitor's business.
  */
 #include "src/model/walk.h"
 

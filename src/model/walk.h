@@ -1,12 +1,12 @@
 /* walk - one description of a model's weights for sizing, packing, digests and binding.
  *
- * A family (and a drafter) names its weights in one function that calls walk_mat, walk_table, walk_vec and
- * walk_rows in a fixed order. What happens at each call depends on the walk: count bytes, read from a source
- * and write this rank's share into a pack, compare with a pack's table of contents, or bind pointers into a
- * mapped pack. Sharding is an argument here and nowhere else.
+ * A family (and a drafter) names its weights in one function that calls walk_mat, walk_table,
+ * walk_vec and walk_rows in a fixed order. What happens at each call depends on the walk: count
+ * bytes, read from a source and write this rank's share into a pack, compare with a pack's table
+ * of contents, or bind pointers into a mapped pack. Sharding is an argument here and nowhere else.
  *
- * Shares: a sharded dimension of `n` values in units of `unit` has n / unit blocks; of B blocks the first
- * B % ranks ranks get one more than the others; a share may be empty.
+ * Shares: a sharded dimension of `n` values in units of `unit` has n / unit blocks; of B blocks
+ * the first B % ranks ranks get one more than the others; a share may be empty.
  */
 #ifndef TANDEM_MODEL_WALK_H
 #define TANDEM_MODEL_WALK_H
@@ -35,25 +35,29 @@ struct weight {
     int unit;             /* of a share, 1 if SHARD_NONE */
     int64_t first, count; /* this rank's share of the sharded dimension; all rows if SHARD_NONE */
 
-    /* WEIGHT_ROWS: hash column i has prime[i] rows; first and count are columns. Else 0 and NULL. */
+    /* WEIGHT_ROWS: hash column i has prime[i] rows; first and count are columns. Else 0 and
+     * NULL. */
     int columns;
     const int64_t *prime;
 };
 
-/* weight_local - rows and cols of this rank's share; for WEIGHT_ROWS the rows of all its columns. */
+/* weight_local - rows and cols of this rank's share; for WEIGHT_ROWS the rows of all its
+ * columns. */
 void weight_local(const struct weight *d, int64_t *rows, int64_t *cols);
 
-/* This rank's part of an n-gram table: `count` hash columns from column `first`, each a run of rows. */
+/* This rank's part of an n-gram table: `count` hash columns from column `first`, each a run of
+ * rows. */
 struct row_table {
-    int id;          /* number of the table inside the pack, in walk order */
+    int id; /* number of the table inside the pack, in walk order */
     int first, count;
-    int cols;        /* values in a row */
+    int cols; /* values in a row */
     enum dtype dtype;
 };
 
 struct walk {
-    /* visit - called once a weight; target is a struct mat *, struct table *, const float ** or struct
-     * row_table * by kind. A negative result ends the walk: it is kept in err and later calls do nothing. */
+    /* visit - called once a weight; target is a struct mat *, struct table *, const float ** or
+     * struct row_table * by kind. A negative result ends the walk: it is kept in err and later
+     * calls do nothing. */
     int (*visit)(struct walk *w, const struct weight *d, void *target);
     int rank, ranks;
     int err;
@@ -71,20 +75,23 @@ int walk_parts(struct walk *w, const struct walk_part *parts, int n_parts);
 /* share_of - the blocks of `blocks` that belong to rank: writes first and count. */
 void share_of(int64_t blocks, int rank, int ranks, int64_t *first, int64_t *count);
 
-/* walk_mat - a matrix [rows][cols] for y = W x, sharded in units of `unit` along the sharded dimension.
- * The printf arguments make the released name.
- * errors   of all four, kept in the walk: -EINVAL a size below 1, a dimension that is no whole number of
- *          units; -ENAMETOOLONG */
-__attribute__((format(printf, 7, 8))) void walk_mat(struct walk *w, struct mat *m, int rows, int cols,
-                                                    enum shard shard, int unit, const char *fmt, ...);
-__attribute__((format(printf, 6, 7))) void walk_table(struct walk *w, struct table *t, int rows, int cols,
-                                                      enum shard shard, const char *fmt, ...);
+/* walk_mat - a matrix [rows][cols] for y = W x, sharded in units of `unit` along the sharded
+ * dimension. The printf arguments make the released name.
+ * errors   of all four, kept in the walk: -EINVAL a size below 1, a dimension that is no whole
+ *          number of units; -ENAMETOOLONG */
+__attribute__((format(printf, 7, 8))) void walk_mat(struct walk *w, struct mat *m, int rows,
+                                                    int cols, enum shard shard, int unit,
+                                                    const char *fmt, ...);
+__attribute__((format(printf, 6, 7))) void walk_table(struct walk *w, struct table *t, int rows,
+                                                      int cols, enum shard shard, const char *fmt,
+                                                      ...);
 /* walk_vec - n values, widened to f32; any source shape with n elements. */
-__attribute__((format(printf, 6, 7))) void walk_vec(struct walk *w, const float **v, int n, enum shard shard,
-                                                    int unit, const char *fmt, ...);
-/* walk_rows - an n-gram table whose hash columns are `columns` runs of rows, split by whole columns;
- * column i has prime[i] rows of cols values. */
-__attribute__((format(printf, 6, 7))) void walk_rows(struct walk *w, struct row_table *t, const int64_t *prime,
-                                                     int columns, int cols, const char *fmt, ...);
+__attribute__((format(printf, 6, 7))) void
+walk_vec(struct walk *w, const float **v, int n, enum shard shard, int unit, const char *fmt, ...);
+/* walk_rows - an n-gram table whose hash columns are `columns` runs of rows, split by whole
+ * columns; column i has prime[i] rows of cols values. */
+__attribute__((format(printf, 6, 7))) void walk_rows(struct walk *w, struct row_table *t,
+                                                     const int64_t *prime, int columns, int cols,
+                                                     const char *fmt, ...);
 
 #endif

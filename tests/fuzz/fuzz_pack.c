@@ -1,10 +1,13 @@
-/* fuzz_pack - headers and tables of contents of any bytes: refused, or every weight lies inside the data.
+/* fuzz_pack - headers and tables of contents of any bytes: refused, or every weight lies inside
+ * the data.
  *
- * Input: a pack header of 64 bytes, whose toc_offset says where the data ends, then a table of contents. The digest
- * that guards the table in a file is left out: it would stop every change before it is looked at.
- * Built with clang; pack.pb-c.c comes from protoc-c:
- *   clang -g -O1 -fsanitize=fuzzer,address,undefined -D_GNU_SOURCE -I. -I$BUILD tests/fuzz/fuzz_pack.c
- *     src/model/{pack,walk}.c $BUILD/src/model/pack.pb-c.c src/base/{file,hash,log}.c -lprotobuf-c -lcrypto -lxxhash
+ * Input: a pack header of 64 bytes, whose toc_offset says where the data ends, then a table of
+ * contents. The digest that guards the table in a file is left out: it would stop every change
+ * before it is looked at. Built with clang; pack.pb-c.c comes from protoc-c:
+ *   clang -g -O1 -fsanitize=fuzzer,address,undefined -D_GNU_SOURCE -I. -I$BUILD
+ *     tests/fuzz/fuzz_pack.c
+ *     src/model/{pack,walk}.c $BUILD/src/model/pack.pb-c.c src/base/{file,hash,log}.c -lprotobuf-c
+ *     -lcrypto -lxxhash
  */
 #include <stdint.h>
 #include <stdlib.h>

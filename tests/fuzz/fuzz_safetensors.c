@@ -1,7 +1,8 @@
 /* fuzz_safetensors - headers of any bytes: refused, or every promise of the reader holds.
  *
  * Input: two bytes, how large the data area is; then the header. Built with clang:
- *   clang -g -O1 -fsanitize=fuzzer,address,undefined -D_GNU_SOURCE -I. tests/fuzz/fuzz_safetensors.c
+ *   clang -g -O1 -fsanitize=fuzzer,address,undefined -D_GNU_SOURCE -I.
+ *     tests/fuzz/fuzz_safetensors.c
  *     src/model/safetensors.c src/base/{json,file,hash,log}.c -ljansson -lcrypto -lxxhash
  */
 #include <stdint.h>

@@ -1,4 +1,5 @@
-/* pack_rig - a small pack with one weight of every kind, for tests of what can be wrong with packs. */
+/* pack_rig - a small pack with one weight of every kind, for tests of what can be wrong with
+ * packs. */
 #ifndef TANDEM_TESTS_MODEL_PACK_RIG_H
 #define TANDEM_TESTS_MODEL_PACK_RIG_H
 

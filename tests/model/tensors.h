@@ -1,4 +1,5 @@
-/* tensors - what the tests of sources and packs share: folders, small checkpoints, the last error line. */
+/* tensors - what the tests of sources and packs share: folders, small checkpoints, the last error
+ * line. */
 #ifndef TANDEM_TESTS_MODEL_TENSORS_H
 #define TANDEM_TESTS_MODEL_TENSORS_H
 

@@ -8,7 +8,8 @@
 #include "tests/model/pack_rig.h"
 #include "tests/model/watch_source.h"
 
-/* ---- a few weights of the pocket model, every kind and every cut -------------------------------------- */
+/* ---- a few weights of the pocket model, every kind and every cut
+ * -------------------------------------- */
 
 static const int64_t primes[12] = { 701, 709, 719, 727, 733, 739, 743, 751, 757, 761, 769, 773 };
 
@@ -36,7 +37,8 @@ static void some_weights(void *object, struct walk *w)
     walk_mat(w, &s->head, 4096, 256, SHARD_ROWS, 1, "head.weight");
 }
 
-/* ---- comparing a bound pack with its source, value by value ------------------------------------------- */
+/* ---- comparing a bound pack with its source, value by value
+ * ------------------------------------------- */
 
 struct compare {
     struct walk w;
@@ -194,7 +196,8 @@ Test(pack, shares_of_the_pocket_model_are_the_source_value_by_value)
     folder_count(folder, 1);
 }
 
-/* ---- weights that are larger than a block, in every cut ------------------------------------------------ */
+/* ---- weights that are larger than a block, in every cut
+ * ------------------------------------------------ */
 
 struct large {
     struct mat tiles, long_rows, long_cut, narrow_cut, one_column;
@@ -259,8 +262,9 @@ Test(pack, no_read_is_larger_than_a_block)
     folder_count(folder, 1);
 }
 
-/* Made-up weights are one model: the shares of any number of ranks, side by side, are the whole. round_trip
- * compares each with the source, which knows no ranks; here the digests say that source and seed matter.
+/* Made-up weights are one model: the shares of any number of ranks, side by side, are the whole.
+ * round_trip compares each with the source, which knows no ranks; here the digests say that source
+ * and seed matter.
  */
 Test(pack, other_weights_have_another_set_digest)
 {
@@ -285,7 +289,8 @@ Test(pack, other_weights_have_another_set_digest)
     folder_count(folder, 1);
 }
 
-/* ---- what a pack carries ------------------------------------------------------------------------------- */
+/* ---- what a pack carries
+ * ------------------------------------------------------------------------------- */
 
 Test(pack, blobs_family_and_list_come_back)
 {

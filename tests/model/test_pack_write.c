@@ -32,7 +32,8 @@ Test(pack_write, walk_that_names_a_weight_twice_is_not_packed)
     src->ops->close(src);
 }
 
-/* ---- interrupted, crowded, full ------------------------------------------------------------------------- */
+/* ---- interrupted, crowded, full
+ * ------------------------------------------------------------------------- */
 
 Test(pack_write, a_missing_tensor_leaves_nothing_behind)
 {
@@ -148,7 +149,8 @@ static void *pack_again(void *arg)
     return NULL;
 }
 
-/* In the middle of the first run the second one starts, and the first goes on when the second waits. */
+/* In the middle of the first run the second one starts, and the first goes on when the second
+ * waits. */
 static void start_second(struct watch_source *w)
 {
     struct second *s = w->arg;
@@ -185,7 +187,8 @@ Test(pack_write, second_packer_waits_and_finds_the_pack, .timeout = 30)
     folder_count(folder, 1);
 }
 
-/* The biggest file that this process may write is smaller than the pack: as a full disk, for every user. */
+/* The biggest file that this process may write is smaller than the pack: as a full disk, for every
+ * user. */
 Test(pack_write, writes_that_fail_leave_nothing_behind)
 {
     struct asked a = as_packed;
@@ -249,7 +252,8 @@ Test(pack_write, a_full_disk_is_told_before_reading)
     rmdir(folder);
 }
 
-/* ---- first use ------------------------------------------------------------------------------------------- */
+/* ---- first use
+ * ------------------------------------------------------------------------------------------- */
 
 Test(pack_write, first_use_packs_and_the_next_finds_it)
 {

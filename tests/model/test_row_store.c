@@ -197,7 +197,8 @@ Test(row_store, asks_out_of_range_are_refused_and_leave_the_ticket_free)
     rig_close(&g);
 }
 
-/* The pack shrinks under the store: an error that names the table, nothing in out, and the store goes on. */
+/* The pack shrinks under the store: an error that names the table, nothing in out, and the store
+ * goes on. */
 Test(row_store, a_truncated_file_is_an_error)
 {
     struct last_line line = { 0 };

@@ -11,7 +11,8 @@
 
 #define GOLDEN VECTORS "/formats/safetensors"
 
-/* Every file and folder of the golden corpus ends as its list says, and a refusal names the file. */
+/* Every file and folder of the golden corpus ends as its list says, and a refusal names the
+ * file. */
 Test(safetensors, golden_verdicts)
 {
     struct last_line line = { 0 };

@@ -1,4 +1,5 @@
-/* watch_source - a source that counts, and fails or does something else at the read it is told to. */
+/* watch_source - a source that counts, and fails or does something else at the read it is told
+ * to. */
 #ifndef TANDEM_TESTS_MODEL_WATCH_SOURCE_H
 #define TANDEM_TESTS_MODEL_WATCH_SOURCE_H
 
