@@ -133,12 +133,16 @@ struct rmsnorm_args {
 
 /* matmul - y[r][g][n] = sum_k w[g * rows/groups + n][k] x[r][g][k].
  * shapes   x [rows][groups][w.cols]; y [rows][w.rows]; groups divides w.rows (1: an ordinary product)
- * units    y = round(sum)          tol 2e-6 * sqrt(cols), bf16 results 1 ulp */
+ * units    y = round(sum); what w and the sum are for quantised weights: mat.h
+ * note     in CODEC_QW: the inputs of an FP8 or MXFP4 weight first go through the quantiser, as the released
+ *          numerics have it; other weights ignore it. cols is then a multiple of its block
+ * tol 2e-6 * sqrt(cols), bf16 results 1 ulp */
 struct matmul_args {
     const struct mat *w;
     const float *x;
     float *y;
     int rows, groups; /* groups 0 is 1 */
+    enum codec in;    /* CODEC_F32: as they are */
     enum round round;
 };
 
@@ -347,6 +351,7 @@ struct route_args {
  * shapes   w1, w3, w2 [experts] mats of [inter][dim], [inter][dim], [dim][inter]; shared s1, s3, s2 or NULL;
  *          id, weight [rows][k], id may be -1 (an expert that is not here); y [rows][dim];
  *          scratch [rows * (k + 1)][2 * widest inter] f32
+ * note     in as in matmul, for x and for h; experts may differ in dtype and width
  * tol 2e-6 * sqrt(dim) */
 struct moe_args {
     const struct mat *w1, *w3, *w2, *s1, *s3, *s2;
@@ -355,6 +360,7 @@ struct moe_args {
     float *y, *scratch;
     int rows, experts, k;
     float limit;
+    enum codec in;
     enum round round;
 };
 

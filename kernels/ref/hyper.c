@@ -95,6 +95,10 @@ void ref_hc_mix(struct queue *q, const struct hc_mix_args *a)
                    a->fn->cols, a->hc, a->dim);
         return;
     }
+    if (a->fn->dtype >= DTYPE_COUNT) {
+        queue_fail(q, -EINVAL, "hc_mix: the mixes are quantised");
+        return;
+    }
     ref_run(q, a->rows, GRAIN_ROWS, hc_mix_rows, a);
 }
 

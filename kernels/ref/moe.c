@@ -2,14 +2,14 @@
  * it; every row still adds its experts in ascending order, then the shared one. */
 #include <errno.h>
 #include <math.h>
+#include <stdbool.h>
 #include <string.h>
 
-#include "kernels/ref/dot.h"
+#include "kernels/ref/product.h"
 #include "kernels/ref/ref.h"
 #include "kernels/ref/rows.h"
 
 #define EXPERTS_MAX 1024
-#define PART_TILES 4
 
 static float router_score(float v)
 {
@@ -74,69 +74,114 @@ void ref_route(struct queue *q, const struct route_args *a)
     ref_run(q, a->rows, 32, route_rows, a);
 }
 
+int moe_group(const int32_t *id, int picks, int experts, int *uid, int *start, int *order)
+{
+    int n = 0, at = 0;
+
+    for (int e = 0; e < experts; e++)
+        uid[e] = 0;
+    for (int i = 0; i < picks; i++)
+        if (id[i] >= 0)
+            uid[id[i]]++;
+    for (int e = 0; e < experts; e++) { /* uid[e] becomes where the next pick of e goes */
+        int members = uid[e];
+
+        uid[e] = at;
+        at += members;
+    }
+    for (int i = 0; i < picks; i++)
+        if (id[i] >= 0)
+            order[uid[id[i]]++] = i;
+    for (int i = 0; i < at; i++)
+        if (i == 0 || id[order[i]] != id[order[i - 1]]) {
+            start[n] = i;
+            uid[n++] = id[order[i]];
+        }
+    start[n] = at;
+    return n;
+}
+
 /* Picks sorted by expert. Pick i = row * k + place has its hidden values at hidden + i * ld; those of the
  * shared expert for row r are at hidden + (rows * k + r) * ld. */
 struct experts {
     const struct moe_args *a;
+    strip_fn *strip;
     float *hidden;
     int ld;
     int *order; /* [rows * k] picks, by expert, then row */
-    int start[EXPERTS_MAX +
-              1]; /* an expert's picks are order[start[e]] .. order[start[e + 1] - 1] */
-    int parts;    /* tasks of an expert's hidden tiles */
+    int n;      /* experts that were picked; group n is the shared one */
+    int uid[EXPERTS_MAX], start[EXPERTS_MAX + 1];
+    int parts; /* tasks of an expert's hidden values */
 };
 
-static void group_picks(struct experts *x)
-{
-    const struct moe_args *a = x->a;
-    int picks = a->rows * a->k;
+/* Some rows of a group: which pick, which row of the window. */
+struct members {
+    int n;
+    int pick[STRIP_ROWS], row[STRIP_ROWS];
+};
 
-    memset(x->start, 0, sizeof(x->start));
-    for (int i = 0; i < picks; i++)
-        if (a->id[i] >= 0)
-            x->start[a->id[i] + 1]++;
-    for (int e = 0; e < a->experts; e++)
-        x->start[e + 1] += x->start[e];
-    for (int i = 0; i < picks; i++)
-        if (a->id[i] >= 0)
-            x->order[x->start[a->id[i]]++] = i;
-    for (int e = a->experts; e > 0; e--)
-        x->start[e] = x->start[e - 1];
-    x->start[0] = 0;
+static int group_size(const struct experts *x, int group)
+{
+    return group == x->n ? x->a->rows : x->start[group + 1] - x->start[group];
 }
 
-/* hidden = round(weight * silu(gate) * up) for some tiles of an expert; e == experts is the shared one. */
-static void hidden_part(const struct experts *x, int e, int part)
+static void take_members(const struct experts *x, int group, int first, struct members *m)
 {
     const struct moe_args *a = x->a;
-    int shared = e == a->experts;
-    const struct mat *w1 = shared ? a->s1 : &a->w1[e], *w3 = shared ? a->s3 : &a->w3[e];
-    int first = shared ? 0 : x->start[e], last = shared ? a->rows : x->start[e + 1];
-    int tile = part * PART_TILES, left = (w1->rows + MAT_TILE - 1) / MAT_TILE - tile;
-    int tiles = left < PART_TILES ? left : PART_TILES;
-    int lo = tile * MAT_TILE,
-        n = w1->rows - lo < tiles * MAT_TILE ? w1->rows - lo : tiles * MAT_TILE;
-    struct dot_tiles gate = dot_mat(w1), up = dot_mat(w3);
+    int left = group_size(x, group) - first;
 
-    for (int p = first; tiles > 0 && p < last; p += DOT_ROWS) {
-        int rows = last - p < DOT_ROWS ? last - p : DOT_ROWS;
-        float g[DOT_ROWS][PART_TILES * MAT_TILE], u[DOT_ROWS][PART_TILES * MAT_TILE];
-        const float *in[DOT_ROWS];
+    m->n = left < STRIP_ROWS ? left : STRIP_ROWS;
+    for (int i = 0; i < m->n; i++) {
+        m->pick[i] =
+            group == x->n ? a->rows * a->k + first + i : x->order[x->start[group] + first + i];
+        m->row[i] = group == x->n ? first + i : m->pick[i] / a->k;
+    }
+}
 
-        for (int i = 0; i < rows; i++)
-            in[i] = a->x + (size_t)(shared ? p + i : x->order[p + i] / a->k) * (size_t)w1->cols;
-        dot_rows(&gate, tile, tiles, in, rows, g[0], PART_TILES * MAT_TILE, false);
-        dot_rows(&up, tile, tiles, in, rows, u[0], PART_TILES * MAT_TILE, false);
-        for (int i = 0; i < rows; i++) {
-            int pick = shared ? a->rows * a->k + p + i : x->order[p + i];
-            float weight = shared ? 1 : a->weight[pick];
+/* Outputs lo .. end - 1 of w, at most STRIP_OUTPUTS of them, as many strips as that is. */
+static void strips(strip_fn *strip, const struct mat *w, enum codec in, int lo, int end,
+                   const float *const *x, int rows, float *y)
+{
+    int wide = strip_outputs(w);
 
-            for (int c = 0; c < n; c++) {
+    for (int first = lo; first < end; first += wide) {
+        int n = end - first < wide ? end - first : wide;
+
+        strip(
+            &(struct strip){
+                .w = w, .first = first, .n = n, .x = x, .rows = rows, .in = product_codec(w, in) },
+            y + first - lo, STRIP_OUTPUTS);
+    }
+}
+
+/* hidden = round(weight * silu(gate) * up) for a strip of a group. */
+static void hidden_part(const struct experts *x, int group, int part)
+{
+    const struct moe_args *a = x->a;
+    int is_shared = group == x->n;
+    const struct mat *w1 = is_shared ? a->s1 : &a->w1[x->uid[group]];
+    const struct mat *w3 = is_shared ? a->s3 : &a->w3[x->uid[group]];
+    int lo = part * STRIP_OUTPUTS,
+        end = w1->rows - lo < STRIP_OUTPUTS ? w1->rows : lo + STRIP_OUTPUTS;
+    float g[STRIP_ROWS][STRIP_OUTPUTS], u[STRIP_ROWS][STRIP_OUTPUTS];
+    const float *in[STRIP_ROWS];
+    struct members m;
+
+    for (int p = 0; lo < end && p < group_size(x, group); p += STRIP_ROWS) {
+        take_members(x, group, p, &m);
+        for (int i = 0; i < m.n; i++)
+            in[i] = a->x + (size_t)m.row[i] * (size_t)w1->cols;
+        strips(x->strip, w1, a->in, lo, end, in, m.n, g[0]);
+        strips(x->strip, w3, a->in, lo, end, in, m.n, u[0]);
+        for (int i = 0; i < m.n; i++) {
+            float weight = is_shared ? 1 : a->weight[m.pick[i]];
+
+            for (int c = 0; c < end - lo; c++) {
                 g[i][c] = ref_round(g[i][c], a->round);
                 u[i][c] = ref_round(u[i][c], a->round);
             }
-            rows_swiglu(g[i], u[i], x->hidden + (size_t)pick * (size_t)x->ld + (size_t)lo,
-                        (size_t)n, weight, a->limit, a->round);
+            rows_swiglu(g[i], u[i], x->hidden + (size_t)m.pick[i] * (size_t)x->ld + (size_t)lo,
+                        (size_t)(end - lo), weight, a->limit, a->round);
         }
     }
 }
@@ -149,74 +194,85 @@ static void hidden_parts(const void *args, int lo, int hi, int worker)
         hidden_part(x, i / x->parts, i % x->parts);
 }
 
-/* Add an expert's outputs of some tiles to its rows. */
-static void output_expert(const struct experts *x, const struct mat *w2, int e, int tile, int tiles)
+/* Add a group's outputs of a strip to its rows. */
+static void output_group(const struct experts *x, const struct mat *w2, int group, int lo, int end)
 {
     const struct moe_args *a = x->a;
-    int shared = e == a->experts;
-    int first = shared ? 0 : x->start[e], last = shared ? a->rows : x->start[e + 1];
-    int lo = tile * MAT_TILE,
-        n = w2->rows - lo < tiles * MAT_TILE ? w2->rows - lo : tiles * MAT_TILE;
-    struct dot_tiles w = dot_mat(w2);
+    float sum[STRIP_ROWS][STRIP_OUTPUTS];
+    const float *in[STRIP_ROWS];
+    struct members m;
 
-    for (int p = first; p < last; p += DOT_ROWS) {
-        int rows = last - p < DOT_ROWS ? last - p : DOT_ROWS;
-        float sum[DOT_ROWS][PART_TILES * MAT_TILE];
-        const float *in[DOT_ROWS];
+    for (int p = 0; p < group_size(x, group); p += STRIP_ROWS) {
+        take_members(x, group, p, &m);
+        for (int i = 0; i < m.n; i++)
+            in[i] = x->hidden + (size_t)m.pick[i] * (size_t)x->ld;
+        strips(x->strip, w2, a->in, lo, end, in, m.n, sum[0]);
+        for (int i = 0; i < m.n; i++) {
+            float *y = a->y + (size_t)m.row[i] * (size_t)w2->rows + (size_t)lo;
 
-        for (int i = 0; i < rows; i++)
-            in[i] = x->hidden +
-                    (size_t)(shared ? a->rows * a->k + p + i : x->order[p + i]) * (size_t)x->ld;
-        dot_rows(&w, tile, tiles, in, rows, sum[0], PART_TILES * MAT_TILE, false);
-        for (int i = 0; i < rows; i++) {
-            int r = shared ? p + i : x->order[p + i] / a->k;
-            float *y = a->y + (size_t)r * (size_t)w2->rows + (size_t)lo;
-
-            for (int c = 0; c < n; c++)
+            for (int c = 0; c < end - lo; c++)
                 y[c] += sum[i][c];
         }
     }
 }
 
-static void output_parts(const void *args, int lo, int hi, int worker)
+static void output_parts(const void *args, int first, int last, int worker)
 {
     const struct experts *x = args;
     const struct moe_args *a = x->a;
     int dim = a->w2[0].rows;
 
-    for (int part = lo; part < hi; part++) {
-        int tile = part * PART_TILES, left = (dim + MAT_TILE - 1) / MAT_TILE - tile;
-        int tiles = left < PART_TILES ? left : PART_TILES;
-        int at = tile * MAT_TILE, n = dim - at < tiles * MAT_TILE ? dim - at : tiles * MAT_TILE;
+    for (int part = first; part < last; part++) {
+        int lo = part * STRIP_OUTPUTS, end = dim - lo < STRIP_OUTPUTS ? dim : lo + STRIP_OUTPUTS;
 
         for (int r = 0; r < a->rows; r++)
-            memset(a->y + (size_t)r * (size_t)dim + (size_t)at, 0, (size_t)n * sizeof(float));
-        for (int e = 0; e < a->experts; e++)
-            output_expert(x, &a->w2[e], e, tile, tiles);
+            memset(a->y + (size_t)r * (size_t)dim + (size_t)lo, 0,
+                   (size_t)(end - lo) * sizeof(float));
+        for (int i = 0; i < x->n; i++)
+            output_group(x, &a->w2[x->uid[i]], i, lo, end);
         if (a->s2)
-            output_expert(x, a->s2, a->experts, tile, tiles);
+            output_group(x, a->s2, x->n, lo, end);
     }
 }
 
-static int moe_check(struct queue *q, const struct moe_args *a)
+/* Every weight that is read; y has w2's rows for all experts. */
+static bool weights_check(struct queue *q, const struct moe_args *a, const struct experts *x)
+{
+    for (int i = 0; i <= x->n; i++) {
+        const struct mat *w1 = i == x->n ? a->s1 : &a->w1[x->uid[i]];
+        const struct mat *w3 = i == x->n ? a->s3 : &a->w3[x->uid[i]];
+        const struct mat *w2 = i == x->n ? a->s2 : &a->w2[x->uid[i]];
+
+        if (w1 && !(product_check(q, "moe", w1, a->in, 1) &&
+                    product_check(q, "moe", w3, a->in, 1) && product_check(q, "moe", w2, a->in, 1)))
+            return false;
+    }
+    return true;
+}
+
+static bool moe_check(struct queue *q, const struct moe_args *a)
 {
     if (a->experts < 1 || a->experts > EXPERTS_MAX) {
         queue_fail(q, -EINVAL, "moe: %d experts, want 1 .. %d", a->experts, EXPERTS_MAX);
-        return 0;
+        return false;
     }
     for (int i = 0; i < a->rows * a->k; i++)
         if (a->id[i] >= a->experts) {
             queue_fail(q, -EINVAL, "moe: row %d chose expert %d of %d", i / a->k, (int)a->id[i],
                        a->experts);
-            return 0;
+            return false;
         }
-    return 1;
+    return true;
 }
 
-void ref_moe(struct queue *q, const struct moe_args *a)
+static int parts_of(int outputs)
 {
-    struct experts x = { .a = a, .hidden = a->scratch };
-    int tiles;
+    return (outputs + STRIP_OUTPUTS - 1) / STRIP_OUTPUTS;
+}
+
+void product_moe(struct queue *q, const struct moe_args *a, strip_fn *strip)
+{
+    struct experts x = { .a = a, .strip = strip, .hidden = a->scratch };
 
     if (q->err || !moe_check(q, a))
         return;
@@ -224,12 +280,16 @@ void ref_moe(struct queue *q, const struct moe_args *a)
     for (int e = 0; e < a->experts; e++)
         x.ld = a->w1[e].rows > x.ld ? a->w1[e].rows : x.ld;
     x.order = (int *)(a->scratch + (size_t)a->rows * (size_t)(a->k + 1) * (size_t)x.ld);
-    x.parts = (x.ld + MAT_TILE * PART_TILES - 1) / (MAT_TILE * PART_TILES);
+    x.parts = parts_of(x.ld);
     if (x.ld > 0)
-        group_picks(&x);
-    else
-        memset(x.start, 0, sizeof(x.start));
-    tiles = (a->w2[0].rows + MAT_TILE - 1) / MAT_TILE;
-    ref_run(q, (a->experts + (a->s1 != NULL)) * x.parts, 1, hidden_parts, &x);
-    ref_run(q, (tiles + PART_TILES - 1) / PART_TILES, 1, output_parts, &x);
+        x.n = moe_group(a->id, a->rows * a->k, a->experts, x.uid, x.start, x.order);
+    if (!weights_check(q, a, &x))
+        return;
+    ref_run(q, (x.n + (a->s1 != NULL)) * x.parts, 1, hidden_parts, &x);
+    ref_run(q, parts_of(a->w2[0].rows), 1, output_parts, &x);
+}
+
+void ref_moe(struct queue *q, const struct moe_args *a)
+{
+    product_moe(q, a, ref_strip);
 }

@@ -27,16 +27,21 @@ struct bed {
     uint64_t seed;
 };
 
-static inline void bed_open(struct bed *b, int workers)
+static inline void bed_open_backend(struct bed *b, const char *backend, int workers)
 {
     const struct backend_ops *ops;
 
     memset(b, 0, sizeof(*b));
     b->seed = 1;
-    cr_assert(eq(int, backend_find("ref", &ops), 0));
+    cr_assert(eq(int, backend_find(backend, &ops), 0));
     cr_assert(eq(int, ops->open(0, workers, &b->d), 0));
     cr_assert(eq(int, ops->queue_open(b->d, &b->q), 0));
     b->op = ops->op;
+}
+
+static inline void bed_open(struct bed *b, int workers)
+{
+    bed_open_backend(b, "ref", workers);
 }
 
 static inline void bed_close(struct bed *b)

@@ -7,7 +7,9 @@
 #include "tests/kernels/bed.h"
 #include "tests/kernels/golden.h"
 
-static const char *const book_names[] = { [CODEBOOK_3INST] = "3inst", [CODEBOOK_MCG] = "mcg", [CODEBOOK_MUL1] = "mul1" };
+static const char *const book_names[] = {
+    [CODEBOOK_3INST] = "3inst", [CODEBOOK_MCG] = "mcg", [CODEBOOK_MUL1] = "mul1"
+};
 
 static void digest_hex(const void *data, size_t bytes, char hex[2 * SHA256_BYTES + 1])
 {
@@ -24,7 +26,8 @@ Test(formats, codebooks_have_the_golden_hashes)
 
     cr_assert(eq(int, json_read(VECTORS "/formats/exl3_codebooks.json", 1 << 20, 8, &root), 0));
     for (int c = CODEBOOK_3INST; c <= CODEBOOK_MUL1; c++) {
-        const struct json *book = json_get(root, book_names[c]), *samples = json_get(book, "samples");
+        const struct json *book = json_get(root, book_names[c]),
+                          *samples = json_get(book, "samples");
         static uint16_t table[65536];
         const char *want;
         char hex[2 * SHA256_BYTES + 1];
@@ -40,7 +43,8 @@ Test(formats, codebooks_have_the_golden_hashes)
 
             cr_assert(eq(int, json_as_int(json_at(json_at(samples, i), 0), 0, 65535, &state), 0));
             cr_assert(eq(int, json_as_str(json_at(json_at(samples, i), 1), &want), 0));
-            cr_expect(eq(int, table[state], (int)strtol(want, NULL, 16)), "%s %d", book_names[c], state);
+            cr_expect(eq(int, table[state], (int)strtol(want, NULL, 16)), "%s %d", book_names[c],
+                      state);
         }
     }
     json_close(root);
@@ -61,11 +65,15 @@ static bool width_exists(int c, int bits2)
 }
 
 /* A share of one strip whose first tile row holds the golden's tiles and whose others are made up. */
-static struct mat strip_of_tiles(struct bed *b, int c, int bits2, enum layout layout, const void *tiles,
-                                 int n_tiles)
+static struct mat strip_of_tiles(struct bed *b, int c, int bits2, enum layout layout,
+                                 const void *tiles, int n_tiles)
 {
-    struct mat m = { .dtype = DTYPE_EXL3, .rows = 128, .cols = 128,
-                     .q = { .layout = (uint8_t)layout, .codebook = (uint8_t)c, .bits2 = (uint8_t)bits2 } };
+    struct mat m = {
+        .dtype = DTYPE_EXL3,
+        .rows = 128,
+        .cols = 128,
+        .q = { .layout = (uint8_t)layout, .codebook = (uint8_t)c, .bits2 = (uint8_t)bits2 }
+    };
     size_t tile = (size_t)(16 * bits2);
     unsigned char *src = bed_take(b, 8 * 8 * tile);
     struct mat_parts p;
@@ -83,8 +91,8 @@ static struct mat strip_of_tiles(struct bed *b, int c, int bits2, enum layout la
             uint16_t back[EXL3_WORDS_MAX];
 
             exl3_tile_get(&m, blob, s, t, back);
-            cr_expect(memcmp(back, src + (size_t)(8 * s + t) * tile, tile) == 0, "layout %d %s tile %d, %d",
-                      (int)layout, width_name(bits2), s, t);
+            cr_expect(memcmp(back, src + (size_t)(8 * s + t) * tile, tile) == 0,
+                      "layout %d %s tile %d, %d", (int)layout, width_name(bits2), s, t);
         }
     return m;
 }
@@ -109,7 +117,8 @@ Test(formats, tiles_decode_to_the_golden_states_and_values)
             states0 = golden_tensor(&g, NULL, "%s.%s.states0", book_names[c], width_name(bits2));
             wq = golden_tensor(&g, NULL, "%s.%s.wq", book_names[c], width_name(bits2));
             exl3_states(tiles, bits2, state);
-            cr_expect(memcmp(state, states0, sizeof(state)) == 0, "%s %s", book_names[c], width_name(bits2));
+            cr_expect(memcmp(state, states0, sizeof(state)) == 0, "%s %s", book_names[c],
+                      width_name(bits2));
             for (int t = 0; t < 2; t++) {
                 exl3_tile_values(tiles + t * 8 * bits2, bits2, (enum codebook)c, v);
                 for (int k = 0; k < 16; k++)
@@ -122,7 +131,8 @@ Test(formats, tiles_decode_to_the_golden_states_and_values)
                 for (int t = 0; t < 2; t++) {
                     mat_values(&m, t, 0, 16, v);
                     for (int k = 0; k < 16; k++)
-                        cr_expect(memcmp(v + 16 * k, wq + 32 * k + 16 * t, 16 * sizeof(float)) == 0);
+                        cr_expect(memcmp(v + 16 * k, wq + 32 * k + 16 * t, 16 * sizeof(float)) ==
+                                  0);
                 }
             }
             free(tiles);
@@ -303,10 +313,12 @@ static void values_case(const char *name, struct mat m, const unsigned char *cod
             mat_values(&m, t, 0, n_k, v);
             for (int k = 0; k < n_k; k++)
                 for (int n = 0; n < 16; n++) {
-                    float w = 16 * t + n < m.rows && k < m.cols ? want[(16 * t + n) * m.cols + k] : 0;
+                    float w =
+                        16 * t + n < m.rows && k < m.cols ? want[(16 * t + n) * m.cols + k] : 0;
 
-                    cr_expect(f32_bits(v[16 * k + n]) == f32_bits(w), "%s layout %d (%d, %d): %a, want %a", name,
-                              layout, 16 * t + n, k, v[16 * k + n], w);
+                    cr_expect(f32_bits(v[16 * k + n]) == f32_bits(w),
+                              "%s layout %d (%d, %d): %a, want %a", name, layout, 16 * t + n, k,
+                              v[16 * k + n], w);
                 }
             free(v);
         }
@@ -324,8 +336,10 @@ Test(formats, fp8_blocks_of_32_and_e8m0_decode_to_golden_values)
     w = golden_tensor(&g, NULL, "v41.weight");
     s = golden_tensor(&g, NULL, "v41.scale");
     want = golden_tensor(&g, NULL, "v41.expect");
-    values_case("v41", (struct mat){ .dtype = DTYPE_FP8, .rows = 64, .cols = 96, .q = { .e8m0 = 1, .block = 32 } },
-                w, 96, s, 3, want);
+    values_case(
+        "v41",
+        (struct mat){ .dtype = DTYPE_FP8, .rows = 64, .cols = 96, .q = { .e8m0 = 1, .block = 32 } },
+        w, 96, s, 3, want);
     free(w);
     free(s);
     free(want);
@@ -351,10 +365,11 @@ Test(formats, fp8_blocks_of_128_and_f32_decode_to_golden_values)
         for (int k = 0; k < 136; k++)
             want[136 * n + k] = f32_from_e4m3(w[136 * n + k]) * grid[n / 128 * 2 + k / 128];
     for (size_t i = 0; i < 4; i++)
-        memcpy(want + 136 * (bytes == 16 ? (size_t)index[i] : (size_t)((int64_t *)index)[i]), rows + 136 * i,
-               136 * sizeof(float));
-    values_case("v3", (struct mat){ .dtype = DTYPE_FP8, .rows = 130, .cols = 136, .q = { .block = 128 } }, w, 136, s,
-                8, want);
+        memcpy(want + 136 * (bytes == 16 ? (size_t)index[i] : (size_t)((int64_t *)index)[i]),
+               rows + 136 * i, 136 * sizeof(float));
+    values_case("v3",
+                (struct mat){ .dtype = DTYPE_FP8, .rows = 130, .cols = 136, .q = { .block = 128 } },
+                w, 136, s, 8, want);
     free(w);
     free(s);
     free(rows);
@@ -373,7 +388,8 @@ Test(formats, mxfp4_decodes_to_golden_values)
     w = golden_tensor(&g, NULL, "w1.weight");
     s = golden_tensor(&g, NULL, "w1.scale");
     want = golden_tensor(&g, NULL, "expect");
-    values_case("mxfp4", (struct mat){ .dtype = DTYPE_MXFP4, .rows = 16, .cols = 128 }, w, 64, s, 4, want);
+    values_case("mxfp4", (struct mat){ .dtype = DTYPE_MXFP4, .rows = 16, .cols = 128 }, w, 64, s, 4,
+                want);
     free(w);
     free(s);
     free(want);
@@ -387,12 +403,16 @@ Test(formats, both_namings_of_nvfp4_decode_to_golden_values)
     golden_open(&g, "nvfp4");
     for (int ct = 0; ct < 2; ct++) {
         unsigned char *w = golden_tensor(&g, NULL, ct ? "ct.weight_packed" : "modelopt.weight");
-        unsigned char *s = golden_tensor(&g, NULL, ct ? "ct.weight_scale" : "modelopt.weight_scale");
-        float *global = golden_tensor(&g, NULL, ct ? "ct.weight_global_scale" : "modelopt.weight_scale_2");
+        unsigned char *s =
+            golden_tensor(&g, NULL, ct ? "ct.weight_scale" : "modelopt.weight_scale");
+        float *global =
+            golden_tensor(&g, NULL, ct ? "ct.weight_global_scale" : "modelopt.weight_scale_2");
         float *want = golden_tensor(&g, NULL, ct ? "ct.expect" : "modelopt.expect");
 
         values_case(ct ? "compressed-tensors" : "modelopt",
-                    (struct mat){ .dtype = DTYPE_NVFP4, .rows = 8, .cols = 64,
+                    (struct mat){ .dtype = DTYPE_NVFP4,
+                                  .rows = 8,
+                                  .cols = 64,
                                   .q = { .divides = (uint8_t)ct, .global = *global } },
                     w, 32, s, 4, want);
         free(w);
@@ -434,10 +454,14 @@ Test(formats, bad_numbers_are_found_where_they_are)
         size_t each;
         uint32_t good, bad;
     } cases[] = {
-        { find_bad_f16, 2, 0x7bff, 0x7c00 }, { find_bad_f16, 2, 0x8001, 0xfe00 },
-        { find_bad_f32, 4, 0xff7fffff, 0xff800000 }, { find_bad_f32, 4, 1, 0x7fc00000 },
-        { find_bad_e4m3, 1, 0xfe, 0xff }, { find_bad_e4m3, 1, 0x7e, 0x7f },
-        { find_bad_e4m3_scale, 1, 0x7e, 0x7f }, { find_bad_e4m3_scale, 1, 0, 0x80 },
+        { find_bad_f16, 2, 0x7bff, 0x7c00 },
+        { find_bad_f16, 2, 0x8001, 0xfe00 },
+        { find_bad_f32, 4, 0xff7fffff, 0xff800000 },
+        { find_bad_f32, 4, 1, 0x7fc00000 },
+        { find_bad_e4m3, 1, 0xfe, 0xff },
+        { find_bad_e4m3, 1, 0x7e, 0x7f },
+        { find_bad_e4m3_scale, 1, 0x7e, 0x7f },
+        { find_bad_e4m3_scale, 1, 0, 0x80 },
         { find_bad_e8m0, 1, 0xfe, 0xff },
     };
     enum { N = 9000 };
@@ -446,7 +470,8 @@ Test(formats, bad_numbers_are_found_where_they_are)
     for (size_t i = 0; i < COUNT(cases); i++)
         for (int64_t at = -1; at < N; at += at < 20 ? 1 : 997) {
             for (int64_t j = 0; j < N; j++)
-                memcpy(p + (size_t)j * cases[i].each, j == at ? &cases[i].bad : &cases[i].good, cases[i].each);
+                memcpy(p + (size_t)j * cases[i].each, j == at ? &cases[i].bad : &cases[i].good,
+                       cases[i].each);
             cr_expect(eq(i64, cases[i].find(p, N), at), "case %zu at %" PRId64, i, at);
         }
     free(buf);
@@ -462,7 +487,8 @@ Test(formats, widths_that_no_checkpoint_has_are_refused)
 
             for (size_t i = 0; i < COUNT(words); i++)
                 known |= words[i] == w && (w / 8 % 2 == 0 || c == CODEBOOK_MUL1);
-            cr_expect(eq(int, exl3_width_ok((enum codebook)c, w), known), "%d words, %s", w, book_names[c]);
+            cr_expect(eq(int, exl3_width_ok((enum codebook)c, w), known), "%d words, %s", w,
+                      book_names[c]);
         }
 }
 
@@ -473,15 +499,22 @@ Test(formats, parts_of_a_blob_are_aligned_and_as_long_as_they_must_be)
         size_t bytes[MAT_PARTS];
     } cases[] = {
         { { .dtype = DTYPE_BF16, .rows = 20, .cols = 7 }, { 32 * 7 * 2 } },
-        { { .dtype = DTYPE_EXL3, .rows = 640, .cols = 300, .q = { .bits2 = 3, .has_bias = 1, .slices = 5 } },
+        { { .dtype = DTYPE_EXL3,
+            .rows = 640,
+            .cols = 300,
+            .q = { .bits2 = 3, .has_bias = 1, .slices = 5 } },
           { 640 * 384 * 3 / 16, 0, 5 * 384 * 2, 640 * 2, 640 * 2 } },
         { { .dtype = DTYPE_EXL3, .rows = 0, .cols = 128, .q = { .bits2 = 6 } }, { 0 } },
         { { .dtype = DTYPE_FP8, .rows = 130, .cols = 136, .q = { .block = 128 } },
           { 144 * 136, 9 * 2 * 4 } },
-        { { .dtype = DTYPE_FP8, .rows = 130, .cols = 136, .q = { .block = 32, .e8m0 = 1, .layout = LAYOUT_DEVICE } },
+        { { .dtype = DTYPE_FP8,
+            .rows = 130,
+            .cols = 136,
+            .q = { .block = 32, .e8m0 = 1, .layout = LAYOUT_DEVICE } },
           { 192 * 144, 9 * 5 } },
         { { .dtype = DTYPE_MXFP4, .rows = 40, .cols = 64 }, { 48 * 32, 48 * 2 } },
-        { { .dtype = DTYPE_NVFP4, .rows = 40, .cols = 64, .q = { .layout = LAYOUT_DEVICE } }, { 64 * 32, 64 * 4 } },
+        { { .dtype = DTYPE_NVFP4, .rows = 40, .cols = 64, .q = { .layout = LAYOUT_DEVICE } },
+          { 64 * 32, 64 * 4 } },
     };
 
     for (size_t i = 0; i < COUNT(cases); i++) {
