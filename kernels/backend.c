@@ -9,19 +9,19 @@
 #include "kernels/ref/ref.h"
 #include "src/base/log.h"
 
-/* Slowest first: auto takes the last one that opens. */
+/* Slowest first: auto takes the last one that finds a device. */
 static const struct backend_ops *const backends[] = { &backend_ref };
 
 #define BACKENDS ((int)(sizeof(backends) / sizeof(backends[0])))
 
-static int backend_opens(const struct backend_ops *b)
+static int backend_serves(const struct backend_ops *b)
 {
-    struct device *d;
+    char why[160];
 
-    if (b->open(0, 1, &d) < 0)
-        return 0;
-    b->close(d);
-    return 1;
+    if (b->probe(0, why, sizeof(why)) == 0)
+        return 1;
+    log_debug("backend %s is left out: %s", b->name, why);
+    return 0;
 }
 
 int backend_find(const char *name, const struct backend_ops **out)
@@ -30,7 +30,7 @@ int backend_find(const char *name, const struct backend_ops **out)
     int is_auto = strcmp(name, "auto") == 0;
 
     for (int i = BACKENDS - 1; i >= 0; i--) {
-        if (is_auto ? backend_opens(backends[i]) : strcmp(name, backends[i]->name) == 0) {
+        if (is_auto ? backend_serves(backends[i]) : strcmp(name, backends[i]->name) == 0) {
             *out = backends[i];
             return 0;
         }

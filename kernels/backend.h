@@ -1,10 +1,12 @@
 /* backend - devices, queues and device memory; the ops themselves are in ops.h.
  *
- * A backend is a table. `ref` is plain C and defines what every op means; the others are held to it.
- * Device pointers are host pointers where BACKEND_HOST_MEMORY is set, and must not be read otherwise.
+ * A backend is a table. `ref` is plain C and defines what every op means; the others are held to
+ * it. Device pointers are host pointers where BACKEND_HOST_MEMORY is set, and must not be read
+ * otherwise.
  *
- * A queue runs ops in the order of the calls. On host backends an op has run when the call returns. The
- * queue keeps its first error, ignores the ops that follow, and queue_wait returns the error once.
+ * A queue runs ops in the order of the calls. On host backends an op has run when the call returns.
+ * The queue keeps its first error, ignores the ops that follow, and queue_wait returns the error
+ * once.
  */
 #ifndef TANDEM_KERNELS_BACKEND_H
 #define TANDEM_KERNELS_BACKEND_H
@@ -14,6 +16,7 @@
 struct op_table;
 struct pool;
 struct device;
+struct graph;
 struct queue;
 
 enum backend_cap {
@@ -26,6 +29,9 @@ struct backend_ops {
     unsigned caps;
     const struct op_table *op;
 
+    /* probe - whether open would find this device; if not, why says what is missing. Logs nothing.
+     * errors   -ENODEV */
+    int (*probe)(int ordinal, char *why, size_t cap);
     /* open - ordinal names the device, threads the host workers of a host backend (at least 1).
      * errors   -ENODEV no such device or no driver, -ENOMEM */
     int (*open)(int ordinal, int threads, struct device **out);
@@ -38,18 +44,33 @@ struct backend_ops {
     void (*unweights)(struct device *d, const void *p);
     int (*queue_open)(struct device *d, struct queue **out);
     void (*queue_close)(struct queue *q);
-    /* put, get - copy between host and device memory in queue order; get's bytes are there after wait */
+    /* put, get - copy between host and device memory in queue order; get's bytes are there after
+     * wait */
     void (*put)(struct queue *q, void *dst, const void *src, size_t bytes);
     void (*get)(struct queue *q, void *dst, const void *src, size_t bytes);
     /* wait - until everything queued has run; the first error since the last wait */
     int (*wait)(struct queue *q);
+
+    /* graph_begin .. graph_end - what is queued between them runs at every graph_launch instead of
+     * now. Args are kept by value: addresses, rows and sizes are those of the capture, what lies at
+     * the addresses is read at each launch. put and get belong to the graph: put reads its source
+     * again at every launch, get delivers by the wait behind a launch, so both ends stay where they
+     * are until graph_close. No wait inside. graph_end returns and clears the first error since
+     * graph_begin; nothing is left to close then.
+     * errors   -ENOTSUP without BACKEND_GRAPHS; -ENOMEM; -EINVAL a capture is, or is not, under way
+     */
+    int (*graph_begin)(struct queue *q);
+    int (*graph_end)(struct queue *q, struct graph **out);
+    void (*graph_launch)(struct queue *q, struct graph *g);
+    /* graph_close - after a wait; NULL is fine */
+    void (*graph_close)(struct graph *g);
     void (*close)(struct device *d);
 };
 
 struct device {
     const struct backend_ops *ops;
     struct pool *pool; /* workers of a host backend, NULL elsewhere */
-    int workers;       /* at least 1; a result never depends on it */
+    int workers;       /* what per-worker scratch is counted by, at least 1; no result depends on it */
 };
 
 struct queue {
@@ -58,7 +79,8 @@ struct queue {
     int err; /* first error since the last wait, 0 if none */
 };
 
-/* backend_find - the backend of this name, or for "auto" the last one that is built and opens.
+/* backend_find - the backend of this name, or for "auto" the last one that is built and finds its
+ * device 0.
  * errors   -ENODEV with a line naming what is built */
 int backend_find(const char *name, const struct backend_ops **out);
 

@@ -358,7 +358,7 @@ struct moe_args {
     const float *x, *weight;
     const int32_t *id;
     float *y, *scratch;
-    int rows, experts, k;
+    int rows, experts, k, dim, inter; /* inter: the widest share of w1 and s1, which scratch counts by */
     float limit;
     enum codec in;
     enum round round;
@@ -416,7 +416,7 @@ struct choose_args {
 
 static inline size_t choose_scratch(size_t vocab)
 {
-    return vocab * 24;
+    return vocab * 24 + 1024;
 }
 
 /* accept - for each segment the rows whose tokens became text:

@@ -10,6 +10,11 @@
 
 #define ALIGN 256
 
+static int host_probe(int ordinal, char *why, size_t cap)
+{
+    return 0;
+}
+
 static int host_open(int ordinal, int threads, struct device **out)
 {
     struct device *d = calloc(1, sizeof(*d));
@@ -86,6 +91,25 @@ static int host_wait(struct queue *q)
     return r;
 }
 
+static int host_graph_begin(struct queue *q)
+{
+    return fail(-ENOTSUP, "ref: windows are not captured");
+}
+
+static int host_graph_end(struct queue *q, struct graph **out)
+{
+    return fail(-ENOTSUP, "ref: windows are not captured");
+}
+
+static void host_graph_launch(struct queue *q, struct graph *g)
+{
+    queue_fail(q, -ENOTSUP, "ref: windows are not captured");
+}
+
+static void host_graph_close(struct graph *g)
+{
+}
+
 static void host_close(struct device *d)
 {
     if (!d)
@@ -104,6 +128,7 @@ const struct backend_ops backend_ref = {
     .name = "ref",
     .caps = BACKEND_HOST_MEMORY,
     .op = &ref_ops,
+    .probe = host_probe,
     .open = host_open,
     .alloc = host_alloc,
     .free = host_free,
@@ -114,6 +139,10 @@ const struct backend_ops backend_ref = {
     .put = host_copy,
     .get = host_copy,
     .wait = host_wait,
+    .graph_begin = host_graph_begin,
+    .graph_end = host_graph_end,
+    .graph_launch = host_graph_launch,
+    .graph_close = host_graph_close,
     .close = host_close,
 };
 

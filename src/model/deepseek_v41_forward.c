@@ -214,6 +214,8 @@ static void experts(const struct v41_arch *a, const struct v41_layer *l, struct 
                                          .rows = rows,
                                          .experts = e->n,
                                          .k = e->k,
+                                         .dim = a->dim,
+                                         .inter = e->inter,
                                          .limit = a->limit,
                                          .round = x->round });
     comm_sum(x->comm, x->q, l->site + 1, y, (size_t)rows * (size_t)a->dim);
