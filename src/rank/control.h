@@ -61,7 +61,8 @@ struct group_settings {
  */
 int group_open(const struct group_settings *s, struct group **out);
 
-/* group_exit_code - exit code for an error of group_open, or for a failure after it: README's table */
+/* group_exit_code - exit code for an error of group_open: README's table. What ends a group later is 70,
+ * whatever its errno. */
 int group_exit_code(int r);
 
 /* group_link - the connected link to a peer on a channel (windows and plan are open); owned by the group */

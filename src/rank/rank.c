@@ -401,7 +401,7 @@ int rank_failure(const struct rank *k, int r)
 {
     int cause = k->group ? group_failed(k->group) : 0;
 
-    return cause ? group_exit_code(cause) : exit_code_of(STEP_ROUND, r);
+    return exit_code_of(STEP_ROUND, cause ? cause : r);
 }
 
 void rank_close(struct rank *k)
