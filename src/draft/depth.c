@@ -1,4 +1,5 @@
-/* depth.c owns the price of a row and the choice that follows from it; who draws up the table is the rank's. */
+/* depth.c owns the price of a row and the choice that follows from it; who draws up the table is
+ * the rank's. */
 #include "src/draft/depth.h"
 
 #include <assert.h>

@@ -1,8 +1,8 @@
 /* depth - how many drafts of a proposal are worth verifying.
  *
- * Maximises E(k) - lambda C(1 + k) with E(k) = 1 + sum of prod q, ties to the smaller k: tokens per modelled
- * time in the long run. No clock is read: the answer is a function of the cost table, the confidences and the
- * history, so it is the same on every machine. source  docs/DECODE.md "pricing"
+ * Maximises E(k) - lambda C(1 + k) with E(k) = 1 + sum of prod q, ties to the smaller k: tokens per
+ * modelled time in the long run. No clock is read: the answer is a function of the cost table, the
+ * confidences and the history, so it is the same on every machine. source  docs/DECODE.md "pricing"
  */
 #ifndef TANDEM_DRAFT_DEPTH_H
 #define TANDEM_DRAFT_DEPTH_H
@@ -24,8 +24,9 @@ struct cost_table {
 /* cost_window - modelled time of a window of `rows` rows; 1 for a table without entries. */
 int32_t cost_window(const struct cost_table *t, int rows);
 
-/* cost_settle - make a measured table fit for pricing: neighbours of window_us that decrease become their
- * common mean, rounded down, and a draft pass costs no less than one of fewer slots (0: not measured). */
+/* cost_settle - make a measured table fit for pricing: neighbours of window_us that decrease become
+ * their common mean, rounded down, and a draft pass costs no less than one of fewer slots (0: not
+ * measured). */
 void cost_settle(struct cost_table *t);
 
 /* The last 16 rounds of a stream: what lambda is made of. All zeros is a new stream. */
@@ -36,7 +37,8 @@ struct depth_history {
     int n, at;
 };
 
-/* depth_note - a round ran a window of `rows` rows, with a draft pass or without, and landed `tokens`. */
+/* depth_note - a round ran a window of `rows` rows, with a draft pass or without, and landed
+ * `tokens`. */
 void depth_note(struct depth_history *h, const struct cost_table *t, int rows, bool drafted,
                 int tokens);
 
@@ -48,17 +50,19 @@ double depth_lambda(const struct depth_history *h, const struct cost_table *t);
 int depth_choose(const double *q, int n, double lambda, const struct cost_table *t, double *E,
                  int32_t *us);
 
-/* Calibrated confidences: decayed sums by draft position, apart for greedy and sampled requests, because the
- * head was trained on agreement of distributions and greedy agreement is another event. Zeros are new. */
+/* Calibrated confidences: decayed sums by draft position, apart for greedy and sampled requests,
+ * because the head was trained on agreement of distributions and greedy agreement is another event.
+ * Zeros are new. */
 struct conf_calibration {
     double kept[2][WINDOW_MAX], prob[2][WINDOW_MAX];
 };
 
-/* conf_q - min(p * clamp((kept + 2) / (prob + 2), 0.2, 3), 0.995); position 0 is the first draft. */
+/* conf_q - min(p * clamp((kept + 2) / (prob + 2), 0.2, 3), 0.995); position 0 is the first
+ * draft. */
 double conf_q(const struct conf_calibration *c, bool sampled, int position, double p);
 
-/* conf_note - a round verified k drafts with raw chances p and kept a of them: positions 0 .. min(k, a + 1) - 1
- * were seen, what lies behind the first rejection was not. */
+/* conf_note - a round verified k drafts with raw chances p and kept a of them: positions 0 ..
+ * min(k, a + 1) - 1 were seen, what lies behind the first rejection was not. */
 void conf_note(struct conf_calibration *c, bool sampled, const float *p, int k, int a);
 
 #endif

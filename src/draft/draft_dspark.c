@@ -1,5 +1,5 @@
-/* draft_dspark.c owns the DSpark drafter's weights, rings and pass. Layers are those of deepseek_v41.h; what is
- * its own is where their rows come from and what follows them.
+/* draft_dspark.c owns the DSpark drafter's weights, rings and pass. Layers are those of
+ * deepseek_v41.h; what is its own is where their rows come from and what follows them.
  */
 #include "src/draft/draft_dspark.h"
 
@@ -37,8 +37,8 @@ struct dspark {
     int candidates; /* of a row and rank */
     bool keep_refined;
 
-    /* device. Segments of every set of slots and the block's tokens never change, so a pass uploads nothing
-     * but samplers. */
+    /* device. Segments of every set of slots and the block's tokens never change, so a pass uploads
+     * nothing but samplers. */
     struct segment *seg; /* [SLOT_SETS][SLOTS_MAX] */
     int32_t *tok;        /* [SLOTS_MAX * block] */
     struct row_info *info;
@@ -54,7 +54,7 @@ struct dspark {
     struct candidate *h_refined;
 };
 
-/* ---- opening ----------------------------------------------------------------------------------------- */
+/* ---- opening --------------------------------------------------------------------------------- */
 
 static int dspark_open(const struct json *config, struct model *m, struct drafter **out)
 {
@@ -90,9 +90,9 @@ no_memory:
     return fail(-ENOMEM, "draft dspark: out of memory");
 }
 
-/* The ring keeps the block besides the window. A pass at P writes P .. P + block - 1 and reads from P - window; if
- * fewer tokens are landed than it assumed, the next pass may begin as many rows earlier as a window has, and the
- * pool adds those to every ring. */
+/* The ring keeps the block besides the window. A pass at P writes P .. P + block - 1 and reads from
+ * P - window; if fewer tokens are landed than it assumed, the next pass may begin as many rows
+ * earlier as a window has, and the pool adds those to every ring. */
 static int ring_span(const struct v41_arch *a)
 {
     return a->window + a->block;
@@ -146,7 +146,7 @@ static int count_weight(struct walk *w, const struct weight *d, void *target)
     return 0;
 }
 
-/* ---- device ------------------------------------------------------------------------------------------ */
+/* ---- device ---------------------------------------------------------------------------------- */
 
 static int alloc_buffers(struct dspark *d)
 {
@@ -255,7 +255,7 @@ static void dspark_close(struct drafter *base)
     free(d);
 }
 
-/* ---- observe ----------------------------------------------------------------------------------------- */
+/* ---- observe --------------------------------------------------------------------------------- */
 
 static void dspark_reset(struct drafter *base, struct exec *x, struct slot_pool *p, int slot,
                          int first)
@@ -263,7 +263,8 @@ static void dspark_reset(struct drafter *base, struct exec *x, struct slot_pool 
     slot_set_floor(p, x->q, slot, first);
 }
 
-/* Context rows of the window's rows from .. from + n - 1. Every stage's come from the same projection. */
+/* Context rows of the window's rows from .. from + n - 1. Every stage's come from the same
+ * projection. */
 static void ingest(struct dspark *d, struct exec *x, const struct slot_pool *p,
                    const struct window *w, int from, int n)
 {
@@ -289,8 +290,9 @@ static void ingest(struct dspark *d, struct exec *x, const struct slot_pool *p,
     arena_reset(x->tmp, mark);
 }
 
-/* Rows that are rejected are ingested too: how many were kept is known on the device only, and the next window
- * rewrites them before a pass can read them. Of a long chunk only what its ring keeps is worth the products. */
+/* Rows that are rejected are ingested too: how many were kept is known on the device only, and the
+ * next window rewrites them before a pass can read them. Of a long chunk only what its ring keeps
+ * is worth the products. */
 static void dspark_observe(struct drafter *base, struct exec *x, const struct slot_pool *p,
                            struct window *w)
 {
@@ -313,15 +315,15 @@ static void dspark_observe(struct drafter *base, struct exec *x, const struct sl
         ingest(d, x, p, w, from, to - from);
 }
 
-/* ---- propose ----------------------------------------------------------------------------------------- */
+/* ---- propose --------------------------------------------------------------------------------- */
 
 static int block_of(unsigned set, int slot)
 {
     return __builtin_popcount(set & ((1u << slot) - 1));
 }
 
-/* The base logits' best candidates of every rank, then the chain over them. h is the collapse before the norm:
- * what the confidences are made of. */
+/* The base logits' best candidates of every rank, then the chain over them. h is the collapse
+ * before the norm: what the confidences are made of. */
 static void refine(struct dspark *d, struct exec *x, const float *h, int rows)
 {
     const struct v41_arch *a = d->a;
@@ -409,7 +411,8 @@ static void dspark_propose(struct drafter *base, struct exec *x, const struct sl
     arena_reset(x->tmp, mark);
 }
 
-/* A pass that went wrong numerically proposes what comes before the first bad row: it costs speed, never text. */
+/* A pass that went wrong numerically proposes what comes before the first bad row: it costs speed,
+ * never text. */
 static void dspark_collect(struct drafter *base, struct proposal *p)
 {
     struct dspark *d = (struct dspark *)base;
@@ -430,7 +433,7 @@ static void dspark_collect(struct drafter *base, struct proposal *p)
     }
 }
 
-/* ---- what tests and reports see ---------------------------------------------------------------------- */
+/* ---- what tests and reports see -------------------------------------------------------------- */
 
 void dspark_candidates(struct drafter *base, int k)
 {

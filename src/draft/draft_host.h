@@ -1,5 +1,5 @@
-/* draft_host - what drafters have in common that run on rank 0's host, inside plan: no weights, no state on the
- * device, nothing to observe, a proposal that is ready when propose returns.
+/* draft_host - what drafters have in common that run on rank 0's host, inside plan: no weights, no
+ * state on the device, nothing to observe, a proposal that is ready when propose returns.
  */
 #ifndef TANDEM_DRAFT_DRAFT_HOST_H
 #define TANDEM_DRAFT_DRAFT_HOST_H
@@ -12,7 +12,8 @@ struct host_draft {
     struct proposal made; /* by propose, for collect */
 };
 
-/* host_open - a zeroed object of `bytes` bytes that begins with a struct host_draft.   errors   -ENOMEM */
+/* host_open - a zeroed object of `bytes` bytes that begins with a struct host_draft.
+ * errors   -ENOMEM */
 int host_open(const struct drafter_ops *ops, size_t bytes, const struct model *m, int block,
               struct drafter **out);
 

@@ -1,5 +1,5 @@
-/* draft_random.c - uniform ids, for the gate that says that no proposal can change a reply. They are a function
- * of the request's seed and the position, so a run can be repeated.
+/* draft_random.c - uniform ids, for the gate that says that no proposal can change a reply. They
+ * are a function of the request's seed and the position, so a run can be repeated.
  */
 #include "src/base/rng.h"
 #include "src/draft/draft_host.h"

@@ -1,10 +1,11 @@
 /* drafter - proposes the tail of a window. Plain decoding is the drafter that proposes nothing.
  *
- * A drafter never reads the target's caches; the window's taps, the token ids and the committed positions are
- * all it sees. What it proposes can change speed and nothing else. After each committed window `observe` gets
- * the window, then `propose` is asked for the slots that draft.
+ * A drafter never reads the target's caches; the window's taps, the token ids and the committed
+ * positions are all it sees. What it proposes can change speed and nothing else. After each
+ * committed window `observe` gets the window, then `propose` is asked for the slots that draft.
  *
- *   open(config, model) -> states, weights -> ready -> (reset slot) -> observe, propose, ... -> close
+ *   open(config, model) -> states, weights -> ready -> (reset slot) -> observe, propose, ...
+ *   -> close
  */
 #ifndef TANDEM_DRAFT_DRAFTER_H
 #define TANDEM_DRAFT_DRAFTER_H
@@ -24,7 +25,7 @@ struct model;
 struct window;
 
 enum drafter_cap {
-    DRAFTER_DEVICE = 1,     /* proposes on every rank with collectives; else rank 0 alone, in plan */
+    DRAFTER_DEVICE = 1, /* proposes on every rank with collectives; else rank 0 alone, in plan */
     DRAFTER_CONFIDENCES = 2 /* conf is a chance, not a constant */
 };
 
@@ -34,7 +35,7 @@ struct proposal {
     int slot[SLOTS_MAX];
     int len[SLOTS_MAX];                   /* drafts proposed, 0 .. block */
     int32_t draft[SLOTS_MAX][WINDOW_MAX]; /* ids for positions pos + 1, pos + 2, ... */
-    float conf[SLOTS_MAX][WINDOW_MAX];    /* chance that draft i is accepted if those before it were */
+    float conf[SLOTS_MAX][WINDOW_MAX];    /* chance of draft i if those before it are accepted */
 };
 
 struct drafter_ops {
@@ -49,14 +50,16 @@ struct drafter_ops {
     int (*ready)(struct drafter *d, struct device *dev, const struct slot_pool *p);
     /* reset - a new request in the slot whose first observed position will be `first` */
     void (*reset)(struct drafter *d, struct exec *x, struct slot_pool *p, int slot, int first);
-    /* observe - queue what the window's committed rows teach; rows behind n_ok are rewritten later */
+    /* observe - queue what the window's committed rows teach; rows behind n_ok are rewritten
+     * later */
     void (*observe)(struct drafter *d, struct exec *x, const struct slot_pool *p, struct window *w);
-    /* propose - queue a pass for p->slot[]; anchors and positions are read from the slots' heads, by drafters
-     * without DRAFTER_DEVICE from the pool's pos and ids, and those use neither x nor the queue.
+    /* propose - queue a pass for p->slot[]; anchors and positions are read from the slots' heads,
+     * by drafters without DRAFTER_DEVICE from the pool's pos and ids, and those use neither x nor
+     * the queue.
      * in       sampler [SLOTS_MAX] by slot, host memory
      * order    every rank calls it in the same order; may be captured on devices */
-    void (*propose)(struct drafter *d, struct exec *x, const struct slot_pool *pool, struct proposal *p,
-                    const struct sampler *sampler);
+    void (*propose)(struct drafter *d, struct exec *x, const struct slot_pool *pool,
+                    struct proposal *p, const struct sampler *sampler);
     /* collect - after the queue's wait: fill len, draft and conf of the pass */
     void (*collect)(struct drafter *d, struct proposal *p);
     void (*close)(struct drafter *d);
@@ -70,6 +73,7 @@ struct drafter {
 
 /* drafter_open - by the setting `draft`; auto is the checkpoint's own drafter, else none.
  * errors   -EINVAL unknown name, or one that this checkpoint does not have */
-int drafter_open(const char *name, const struct json *config, struct model *m, struct drafter **out);
+int drafter_open(const char *name, const struct json *config, struct model *m,
+                 struct drafter **out);
 
 #endif

@@ -1,4 +1,5 @@
-/* accept.c owns the buffers between logits and outcomes; the arithmetic is in the ops best, choose and accept. */
+/* accept.c owns the buffers between logits and outcomes; the arithmetic is in the ops best, choose
+ * and accept. */
 #include "src/verify/accept.h"
 
 #include "kernels/backend.h"
@@ -98,8 +99,8 @@ void accept_close(struct accept *a)
     free(a);
 }
 
-/* Shares of `rows` rows of logits from every rank into a->full. A share narrower than the widest is copied to
- * rows of that width first, by the mean over one stream, which is x / 1. */
+/* Shares of `rows` rows of logits from every rank into a->full. A share narrower than the widest is
+ * copied to rows of that width first, by the mean over one stream, which is x / 1. */
 static void gather_full(struct accept *a, struct exec *x, const float *logits, int rows)
 {
     const float *in = logits;

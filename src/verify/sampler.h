@@ -7,8 +7,9 @@
 /* sampler_default - greedy, no filters, seed 0. */
 void sampler_default(struct sampler *s);
 
-/* sampler_check - refuse what has no meaning: NaN, temperature outside 0 .. 100, top_k below 0, top_p outside
- * 0 .. 1, min_p outside 0 .. 1.   errors   -EINVAL naming the parameter and its range */
+/* sampler_check - refuse what has no meaning: NaN, temperature outside 0 .. 100, top_k below 0,
+ * top_p outside 0 .. 1, min_p outside 0 .. 1.
+ * errors   -EINVAL naming the parameter and its range */
 int sampler_check(const struct sampler *s);
 
 /* sampler_greedy - whether a choice is the largest logit. */

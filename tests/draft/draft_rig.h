@@ -1,4 +1,5 @@
-/* draft_rig - a rig with a drafter, fed with known text and asked for drafts. Failing to open ends the test. */
+/* draft_rig - a rig with a drafter, fed with known text and asked for drafts. Failing to open ends
+ * the test. */
 #ifndef TANDEM_TESTS_DRAFT_DRAFT_RIG_H
 #define TANDEM_TESTS_DRAFT_DRAFT_RIG_H
 
@@ -21,7 +22,8 @@ void draft_rigs_run(struct rig_settings s, struct draft_rig *b);
 /* draft_slot - a taken slot, reset for a request whose first observed position is `first`. */
 int draft_slot(struct draft_rig *b, struct rig *g, int want, int first);
 
-/* draft_feed - known text behind what the slot holds, in windows of up to `chunk` rows, each observed. */
+/* draft_feed - known text behind what the slot holds, in windows of up to `chunk` rows, each
+ * observed. */
 void draft_feed(struct draft_rig *b, struct rig *g, int slot, const int32_t *tok, int n, int chunk);
 
 /* draft_ask - the anchor becomes pending, then one pass for these slots. */

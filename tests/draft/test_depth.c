@@ -63,7 +63,8 @@ Test(depth, a_tie_takes_the_smaller_depth)
     struct cost_table t = { .window_us = { 0, 4, 6, 8 }, .draft_us = { 0, 1 }, .rows = 3 };
     const double q[] = { .5, 1, 1 };
 
-    /* a row costs 2 us: at 1/4 token a us the first draft earns exactly what it costs, and so do the others */
+    /* a row costs 2 us: at 1/4 token a us the first draft earns exactly what it costs, and so do
+     * the others */
     cr_expect(eq(int, depth_choose(q, 1, .25, &t, NULL, NULL), 0));
     cr_expect(eq(int, depth_choose(q, 3, .25, &t, NULL, NULL), 0));
     cr_expect(eq(int, depth_choose(q, 3, .2499, &t, NULL, NULL), 3));

@@ -1,4 +1,5 @@
-/* drafter - the table: opening by name, what every drafter owes its caller, and the gates' two drafters. */
+/* drafter - the table: opening by name, what every drafter owes its caller, and the gates' two
+ * drafters. */
 #include "src/base/log.h"
 #include "src/draft/draft_oracle.h"
 #include "src/draft/drafter.h"
@@ -22,7 +23,7 @@ static void keep_line(void *arg, enum log_level level, const char *line)
     snprintf(said, sizeof(said), "%s", line);
 }
 
-/* ---- the contract ------------------------------------------------------------------------------------ */
+/* ---- the contract ---------------------------------------------------------------------------- */
 
 static void expect_proposal(const struct drafter *d, const struct proposal *p, int vocab,
                             const char *name)
@@ -75,7 +76,7 @@ Test(drafter, every_drafter_keeps_the_contract, .timeout = 60)
     }
 }
 
-/* ---- opening ----------------------------------------------------------------------------------------- */
+/* ---- opening --------------------------------------------------------------------------------- */
 
 static const struct family_ops no_family = { .name = "other" };
 
@@ -110,7 +111,7 @@ Test(drafter, opens_by_name_what_the_checkpoint_has)
     }
 }
 
-/* ---- oracle and random ------------------------------------------------------------------------------- */
+/* ---- oracle and random ----------------------------------------------------------------------- */
 
 #define TEXT 200
 

@@ -1,5 +1,5 @@
-/* DSpark at work: the golden prompts decoded greedily at full depth. The text must be the reference's whatever
- * is proposed, and what is proposed must be worth it.
+/* DSpark at work: the golden prompts decoded greedily at full depth. The text must be the
+ * reference's whatever is proposed, and what is proposed must be worth it.
  */
 #include "src/draft/draft_dspark.h"
 #include "tests/draft/draft_rig.h"
@@ -32,7 +32,8 @@ static int32_t largest(const float *z, int n)
     return best;
 }
 
-/* The window [pending, drafts]: choices of its rows, how many tokens it makes, and what is observed. */
+/* The window [pending, drafts]: choices of its rows, how many tokens it makes, and what is
+ * observed. */
 static int32_t round_run(struct draft_rig *b, struct rig *g, int slot, int32_t pending,
                          const struct proposal *p, struct reply *out, float *logits)
 {
@@ -88,8 +89,9 @@ static void decode(struct draft_rig *b, struct rig *g)
     free(logits);
 }
 
-/* What a prompt must reach, a little below what was measured (0.40 and 1.60 on the first, 0.64 and 1.78, 0.89 and
- * 3.5, 1.00 and 4.6, 1.00 and 6.0, 0.96 and 5.6); the model card has 0.65, 0.69 and 0.94 of first drafts by kind. */
+/* What a prompt must reach, a little below what was measured (0.40 and 1.60 on the first, 0.64 and
+ * 1.78, 0.89 and 3.5, 1.00 and 4.6, 1.00 and 6.0, 0.96 and 5.6); the model card has 0.65, 0.69 and
+ * 0.94 of first drafts by kind. */
 static const struct {
     double first, tokens;
 } floors[PROMPTS] = {

@@ -196,8 +196,9 @@ Test(dspark, two_ranks_agree_with_the_reference_without_cache_rounding, .timeout
     expect_sharp(2);
 }
 
-/* With rounding on a step flips now and then, and what it changed stays in the caches: GOLDENS.md. A flip moves
- * everything behind it by far less than a fault of the arithmetic would, and many anchors see none. */
+/* With rounding on a step flips now and then, and what it changed stays in the caches: GOLDENS.md.
+ * A flip moves everything behind it by far less than a fault of the arithmetic would, and many
+ * anchors see none. */
 static void expect_rounded(int ranks)
 {
     int sharp = 0;

@@ -1,5 +1,5 @@
-/* DSpark's state - what a pass sees of other slots, other requests, rejected rows and its own past: nothing. All
- * comparisons are of bits.
+/* DSpark's state - what a pass sees of other slots, other requests, rejected rows and its own past:
+ * nothing. All comparisons are of bits.
  */
 #include "src/base/log.h"
 #include "src/base/rng.h"
@@ -76,7 +76,7 @@ static const int32_t *text(void)
     return golden_i32(&(size_t){ 0 }, "prose_long.ids");
 }
 
-/* ---- slots ------------------------------------------------------------------------------------------- */
+/* ---- slots ----------------------------------------------------------------------------------- */
 
 static void every_set_of_slots(struct draft_rig *b, struct rig *g)
 {
@@ -111,7 +111,7 @@ Test(dspark_state, a_slot_is_drafted_alike_in_every_company)
     rig_run(every_set_of_slots, 16);
 }
 
-/* ---- windows ----------------------------------------------------------------------------------------- */
+/* ---- windows --------------------------------------------------------------------------------- */
 
 #define HAVE 203
 
@@ -184,7 +184,8 @@ Test(dspark_state, rejected_rows_leave_nothing)
     rig_run(wrong_drafts, 16);
 }
 
-/* A pass ran behind a window as the device committed it; then fewer tokens land and another text follows. */
+/* A pass ran behind a window as the device committed it; then fewer tokens land and another text
+ * follows. */
 static void fewer_land(struct draft_rig *b, struct rig *g)
 {
     struct drafter *d = b->d[g->rank];
@@ -215,7 +216,7 @@ Test(dspark_state, a_pass_too_far_ahead_leaves_nothing)
     rig_run(fewer_land, 16);
 }
 
-/* ---- requests ---------------------------------------------------------------------------------------- */
+/* ---- requests -------------------------------------------------------------------------------- */
 
 static void other_request(struct draft_rig *b, struct rig *g)
 {
@@ -260,7 +261,8 @@ static void keep_warning(void *arg, enum log_level level, const char *line)
         strncpy(warned, line, sizeof(warned) - 1);
 }
 
-/* Taps that went wrong make bad rows: the slot proposes nothing, others do, and a reset heals it. */
+/* Taps that went wrong make bad rows: the slot proposes nothing, others do, and a reset heals
+ * it. */
 static void bad_taps(struct draft_rig *b, struct rig *g)
 {
     struct drafter *d = b->d[g->rank];
@@ -295,9 +297,10 @@ Test(dspark_state, numbers_that_are_none_cost_the_proposal_alone)
     rig_run(bad_taps, 16);
 }
 
-/* ---- sampled requests -------------------------------------------------------------------------------- */
+/* ---- sampled requests ------------------------------------------------------------------------ */
 
-/* The pick of a row is the keyed draw over its refined candidates, at the position that it proposes. */
+/* The pick of a row is the keyed draw over its refined candidates, at the position that it
+ * proposes. */
 static void sampled(struct draft_rig *b, struct rig *g)
 {
     struct sampler *s = b->sampler[g->rank];
@@ -343,7 +346,7 @@ Test(dspark_state, sampled_slots_draw_with_their_own_key)
     rig_run(sampled, 16);
 }
 
-/* ---- weights ----------------------------------------------------------------------------------------- */
+/* ---- weights --------------------------------------------------------------------------------- */
 
 struct find_walk {
     struct walk base;

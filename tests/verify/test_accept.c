@@ -1,4 +1,5 @@
-/* accept - windows with made-up logits, by one rank and by two and four of them on the loop link. */
+/* accept - windows with made-up logits, by one rank and by two and four of them on the loop
+ * link. */
 #include "src/verify/accept.h"
 
 #include "kernels/backend.h"
@@ -158,7 +159,7 @@ static int device_next(struct bench *b, int slot)
     return b->x.q->ops->wait(b->x.q) == 0 ? h.next : -1;
 }
 
-/* ---- the rule ---------------------------------------------------------------------------------------- */
+/* ---- the rule -------------------------------------------------------------------------------- */
 
 #define SMALL 11
 
@@ -300,7 +301,7 @@ Test(accept, slots_of_a_window_do_not_meet)
         }
 }
 
-/* ---- drafted == serial ------------------------------------------------------------------------------- */
+/* ---- drafted == serial ----------------------------------------------------------------------- */
 
 #define REPLY 160
 #define VOCAB 37
@@ -486,7 +487,7 @@ Test(accept, a_draw_is_keyed_by_the_position_it_fills)
     }
 }
 
-/* ---- what crosses the wire --------------------------------------------------------------------------- */
+/* ---- what crosses the wire ------------------------------------------------------------------- */
 
 struct traffic {
     uint64_t bytes[3]; /* greedy, mixed with a sampled slot, known with a sampled sampler */
@@ -594,7 +595,7 @@ Test(accept, a_rank_may_have_no_share_of_the_vocabulary)
     }
 }
 
-/* ---- rows that say nothing --------------------------------------------------------------------------- */
+/* ---- rows that say nothing ------------------------------------------------------------------- */
 
 static pthread_mutex_t said_lock = PTHREAD_MUTEX_INITIALIZER;
 static char said[4096];
@@ -681,7 +682,7 @@ Test(accept, a_row_without_a_finite_logit_commits_nothing)
     }
 }
 
-/* ---- opening and the digest -------------------------------------------------------------------------- */
+/* ---- opening and the digest ------------------------------------------------------------------ */
 
 static int allocs_left;
 static const struct backend_ops *real;
