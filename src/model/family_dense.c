@@ -203,7 +203,7 @@ static void dense_weights(void *object, struct walk *w)
     walk_table(w, &m->embed, m->base.vocab, dim, SHARD_NONE, "model.embed_tokens.weight");
     walk_vec(w, &m->norm, dim, SHARD_NONE, 1, "model.norm.weight");
     walk_mat(w, &m->head, m->base.vocab, dim, SHARD_ROWS, 1, "%s",
-             m->tied ? "model.embed_tokens.weight" : "lm_head.weight");
+             m->tied ? "model.embed_tokens.weight#head" : "lm_head.weight");
     for (int i = 0; i < m->base.layers; i++) {
         struct dense_layer *l = &m->layer[i];
         int kv = m->kv_heads * hd, q = m->heads * hd;

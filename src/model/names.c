@@ -1,5 +1,5 @@
 /* names.c owns the table of tensor names of three generations; what a tensor holds is
- * source.c's. */
+ * stored.c's. */
 #include "src/model/names.h"
 
 #include <stdio.h>
@@ -110,9 +110,12 @@ static void add_layer(struct name_place *p, int *n, int layer, const char *tail)
 
 int name_places(const char *released, struct name_place places[PLACES_MAX])
 {
+    char base[TENSOR_NAME_MAX];
     const char *tail;
     int n = 0, layer;
 
+    snprintf(base, sizeof(base), "%.*s", (int)strcspn(released, "#"), released);
+    released = base;
     add(places, &n, "", released);
     if (strncmp(released, "model.", 6) == 0) {
         add(places, &n, "", released + 6);

@@ -48,14 +48,17 @@ static void open_pack(struct rig *g, const char *folder, const struct walk_part 
                               .rank = g->rank,
                               .ranks = g->m->ranks };
     struct source *src;
-    struct tokenizer *t;
+    struct tokenizer *t = NULL;
     size_t bytes;
 
     if (!mkdtemp(temp))
         abort();
     MUST(path_join(path, sizeof(path), folder, "tokenizer.json"));
-    MUST(file_read(path, 64 << 20, &text, &bytes));
-    MUST(tokenizer_open(text, bytes, "tokenizer.json", &t));
+    if (access(path, R_OK) == 0) {
+        MUST(file_read(path, 64 << 20, &text, &bytes));
+        MUST(tokenizer_open(text, bytes, "tokenizer.json", &t));
+        free(text);
+    }
     if (g->m->ops->derive(g->m, t, &spec.blobs[0]) < 0)
         abort();
     MUST(source_hf_open(folder, &src));
@@ -68,7 +71,6 @@ static void open_pack(struct rig *g, const char *folder, const struct walk_part 
     rmdir(temp);
     src->ops->close(src);
     tokenizer_close(t);
-    free(text);
 }
 
 static void open_model(struct rig *g)
