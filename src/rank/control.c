@@ -9,7 +9,7 @@
  *   TABLE         ------------------------->                 everybody's ports
  *   data sockets  <------------------------> data sockets    every pair, see control_mesh.c
  *                              <------------ READY
- *   READY         ------------------------->                 from here on the thread owns the connections
+ *   READY         ------------------------->                 from here on it is control_life.c's
  */
 #include "src/rank/control.h"
 
@@ -89,8 +89,9 @@ static int agree(struct boot *b, struct wire *w)
     return r;
 }
 
-/* A rank has proved the secret: compare its numbers, agree, learn its data port. -EINVAL ends the group for both;
- * a rank that comes a second time, or leaves while it joins, is only turned away: positive. */
+/* A rank has proved the secret: compare its numbers, agree, learn its data port. -EINVAL ends the
+ * group for both; a rank that comes a second time, or leaves while it joins, is only turned away:
+ * positive. */
 static int admit(struct boot *b, struct wire *w, const struct control_hello *h)
 {
     char why[GROUP_REASON_BYTES];

@@ -1,15 +1,18 @@
 /* control - who the ranks are, that they agree, that they live, and how they end together.
  *
- * A group is all ranks of one decoder. It opens only when every rank proved that it knows the secret and all
- * agreed on version, world, pack set and config; it hands out connected links to every peer; it watches the
- * peers until the end; and it ends on all ranks or on none:
+ * A group is all ranks of one decoder. It opens only when every rank proved that it knows the
+ * secret and all agreed on version, world, pack set and config; it hands out connected links to
+ * every peer; it watches the peers until the end; and it ends on all ranks or on none:
  *
- *   open -> SERVING -> group_stop -> close            planned: a peer that hangs up afterwards is no fault
- *              \-----> FAILING                        the first cause wins, every link is aborted, the peers
- *                                                     are told, on_fail runs; the process leaves with 70
+ *   open -> SERVING -> group_stop -> close            planned: a peer that hangs up afterwards is
+ *                                                     no fault
+ *              \-----> FAILING                        the first cause wins, every link is aborted,
+ *                                                     the peers are told, on_fail runs; the process
+ *                                                     leaves with 70
  *
- * Over TCP (control.c) the ranks are processes: rank 0 listens on its own host's address and a thread of each
- * rank does nothing but heartbeats. In a hub (group_loop.c) they are threads of one process.
+ * Over TCP (control.c) the ranks are processes: rank 0 listens on its own host's address and a
+ * thread of each rank does nothing but heartbeats. In a hub (group_loop.c) they are threads of one
+ * process.
  */
 #ifndef TANDEM_RANK_CONTROL_H
 #define TANDEM_RANK_CONTROL_H
@@ -47,35 +50,39 @@ struct group_settings {
 
 /* group_open - meet all ranks. Blocks until the world is complete.
  *
- * A stranger never ends rank 0: other magic, silence, or a wrong proof closes that connection after one log
- * line (one a second). Errors and the exit codes that group_exit_code gives them:
+ * A stranger never ends rank 0: other magic, silence, or a wrong proof closes that connection after
+ * one log line (one a second). Errors and the exit codes that group_exit_code gives them:
  *
- *   -EINVAL      78  the settings; version, world, rank or config differ (both sides say which: at most three
- *                    keys); this rank is taken (the second one to come ends, rank 0 goes on)
- *   -EACCES      77  the secret differs (rank 0 goes on listening); the secret's file is readable by others
+ *   -EINVAL      78  the settings; version, world, rank or config differ (both sides say which: at
+ *                    most three keys); this rank is taken (the second one to come ends, rank 0
+ *                    goes on)
+ *   -EACCES      77  the secret differs (rank 0 goes on listening); or others may read its file
  *   -ENOENT      66  no secret file
- *   -EADDRINUSE  69  rank 0's port is taken; so -EADDRNOTAVAIL, -EHOSTUNREACH, -ETIMEDOUT (connect_timeout_ms)
+ *   -EADDRINUSE  69  rank 0's port is taken; so -EADDRNOTAVAIL, -EHOSTUNREACH, -ETIMEDOUT
+ *                    (connect_timeout_ms)
  *   -ECANCELED  130  cancel
  *   -ENOMEM      71  and -EMFILE
  *   others       70  a peer went away while opening, or spoke nonsense (-ECONNRESET, -EPROTO)
  */
 int group_open(const struct group_settings *s, struct group **out);
 
-/* group_exit_code - exit code for an error of group_open: README's table. What ends a group later is 70,
- * whatever its errno. */
+/* group_exit_code - exit code for an error of group_open: README's table. What ends a group later
+ * is 70, whatever its errno. */
 int group_exit_code(int r);
 
-/* group_link - the connected link to a peer on a channel (windows and plan are open); owned by the group */
+/* group_link - the connected link to a peer on a channel (windows and plan are open); owned by the
+ * group */
 struct link *group_link(struct group *g, int peer, enum group_channel channel);
 
 /* group_failed - 0, or the negative errno of the first cause. A load; any thread. */
 int group_failed(const struct group *g);
 
-/* group_reason - the first cause in words ("rank 1 is gone: connection closed"), "" if none. Stays valid. */
+/* group_reason - the first cause in words ("rank 1 is gone: connection closed"), "" if none. Stays
+ * valid. */
 const char *group_reason(const struct group *g);
 
-/* group_fail - this rank cannot go on. Aborts the links, tells every peer without blocking. The first cause,
- * of whatever rank, wins; later ones are ignored. Logs it. Any thread. */
+/* group_fail - this rank cannot go on. Aborts the links, tells every peer without blocking. The
+ * first cause, of whatever rank, wins; later ones are ignored. Logs it. Any thread. */
 __attribute__((format(printf, 3, 4))) void group_fail(struct group *g, int r, const char *fmt, ...);
 
 /* group_stop - this rank leaves as planned; what the peers do afterwards is no fault */
@@ -91,7 +98,8 @@ int group_barrier(struct group *g, int timeout_ms);
 /* group_beat_age_max - oldest heartbeat of any peer seen since the last call, in ms; 0 in a hub */
 int group_beat_age_max(struct group *g);
 
-/* group_close - stops first if nobody did; closes the links. After every comm and plan box. NULL is fine. */
+/* group_close - stops first if nobody did; closes the links. After every comm and plan box. NULL is
+ * fine. */
 void group_close(struct group *g);
 
 /* group_hub_open - where the threads of one process meet; closed after all its groups */

@@ -1,7 +1,9 @@
-/* control_body - bodies of control frames to bytes and back; the home of protobuf-c in the control channel.
+/* control_body - bodies of control frames to bytes and back; the home of protobuf-c in the control
+ * channel.
  *
- * Packing writes at most CONTROL_BODY_MAX bytes. Unpacking checks every length: what comes out fits its
- * struct. Errors: -EPROTO for bytes that are no such message, -E2BIG for a text that does not fit, -ENOMEM.
+ * Packing writes at most CONTROL_BODY_MAX bytes. Unpacking checks every length: what comes out fits
+ * its struct. Errors: -EPROTO for bytes that are no such message, -E2BIG for a text that does not
+ * fit, -ENOMEM.
  */
 #ifndef TANDEM_RANK_CONTROL_BODY_H
 #define TANDEM_RANK_CONTROL_BODY_H

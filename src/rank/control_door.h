@@ -1,8 +1,8 @@
 /* control_door - a listening socket, and the strangers in front of it until they have said enough.
  *
- * Reads a fixed number of bytes from each of a few guests at a time, within one deadline a guest. What does not
- * begin with our magic, is silent or too slow is shown out with one log line a second; nothing that a stranger
- * does ends the door or keeps others waiting.
+ * Reads a fixed number of bytes from each of a few guests at a time, within one deadline a guest.
+ * What does not begin with our magic, is silent or too slow is shown out with one log line a
+ * second; nothing that a stranger does ends the door or keeps others waiting.
  */
 #ifndef TANDEM_RANK_CONTROL_DOOR_H
 #define TANDEM_RANK_CONTROL_DOOR_H
@@ -44,7 +44,8 @@ int door_loopback(const struct sockaddr_storage *a);
 int door_open(const char *name, const char *host, int port, struct door *d, uint16_t *out_port);
 
 /* door_wait - up to wait_ms for a guest of whom guest->want bytes are here (128 at first).
- * result   1 and *out, whose bytes the caller takes at once: it asks for more, keeps or dismisses the guest; or 0 */
+ * result   1 and *out, whose bytes the caller takes at once: it asks for more, keeps or dismisses
+ *          the guest; or 0 */
 int door_wait(struct door *d, int wait_ms, struct door_guest **out);
 
 /* door_more - read n bytes more from this guest, into a stage of its own */

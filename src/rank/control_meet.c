@@ -200,7 +200,8 @@ int control_exactly(int fd, void *out, size_t n, int64_t until_ns)
     return 0;
 }
 
-/* HELLO and PROOF over a fresh connection. -EAGAIN: whoever answered is no rank 0 of ours, *why says what it is. */
+/* HELLO and PROOF over a fresh connection. -EAGAIN: whoever answered is no rank 0 of ours, *why
+ * says what it is. */
 static int try_leader(const struct group_settings *s, const struct control_secret *secret, int fd,
                       struct control_hello *theirs, struct wire **out, const char **why)
 {

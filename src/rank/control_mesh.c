@@ -1,8 +1,9 @@
 /* control_mesh - data sockets between ranks.
  *
- * The higher rank connects and shows the token of that pair and channel, which only the holders of the secret can
- * make and which rank 0's nonce makes new for every group; the lower rank answers with its own. The kernel
- * completes a connect before anybody accepts, so all ranks may connect first and accept afterwards.
+ * The higher rank connects and shows the token of that pair and channel, which only the holders of
+ * the secret can make and which rank 0's nonce makes new for every group; the lower rank answers
+ * with its own. The kernel completes a connect before anybody accepts, so all ranks may connect
+ * first and accept afterwards.
  */
 #include "src/rank/control_tcp.h"
 

@@ -40,16 +40,20 @@ struct control {
     uint64_t arrived, released; /* own barriers; those that rank 0 has let pass */
 };
 
-/* control_mesh - the data sockets of this rank and the links on them: connect to lower ranks, accept from higher.
+/* control_mesh - the data sockets of this rank and the links on them: connect to lower ranks,
+ * accept from higher.
  *
- * in       door: where this rank listens for them; table: everybody's port and the nonce of the tokens
- * errors   -ETIMEDOUT, -ECONNRESET a rank left, -EACCES a rank below does not know the token, those of link open
+ * in       door: where this rank listens for them; table: everybody's port and the nonce of the
+ *          tokens
+ * errors   -ETIMEDOUT, -ECONNRESET a rank left, -EACCES a rank below does not know the token, those
+ *          of link open
  */
 int control_mesh(struct control *c, const struct group_settings *s,
                  const struct control_secret *secret, struct door *door,
                  const struct body_table *table);
 
-/* control_lost - the first peer whose control connection has ended, -1 if none; before the thread runs */
+/* control_lost - the first peer whose control connection has ended, -1 if none; before the thread
+ * runs */
 int control_lost(const struct control *c);
 
 /* control_start - run the thread. errors: -EAGAIN, -EMFILE */

@@ -4,9 +4,9 @@
  *   rank k -> 0   PROOF            rank 0 -> k   PROOF, or zeros: refused
  *   then frames   {length, kind, counter} body {MAC}, each direction with its own counter from 0
  *
- * HELLO and PROOF keep their layout for ever, so that builds of different protocol versions can still prove the
- * secret to each other and then say that they differ. The MAC covers the sender's rank: a frame that is sent
- * back to its sender is no frame.
+ * HELLO and PROOF keep their layout for ever, so that builds of different protocol versions can
+ * still prove the secret to each other and then say that they differ. The MAC covers the sender's
+ * rank: a frame that is sent back to its sender is no frame.
  */
 #ifndef TANDEM_RANK_CONTROL_WIRE_H
 #define TANDEM_RANK_CONTROL_WIRE_H
@@ -62,11 +62,13 @@ struct control_secret {
 int control_proof(const struct control_secret *s, char who, const struct control_hello *first,
                   const struct control_hello *second, uint8_t out[SHA256_BYTES]);
 
-/* control_token - the one-time token of a data socket from rank `from` to rank `to`, or of its answer */
+/* control_token - the one-time token of a data socket from rank `from` to rank `to`, or of its
+ * answer */
 int control_token(const struct control_secret *s, const uint8_t nonce[CONTROL_NONCE_BYTES],
                   int from, int to, int channel, int answer, uint8_t out[SHA256_BYTES]);
 
-/* wire - a socket that does not block, after both proofs. Sends come from several threads, receives from one. */
+/* wire - a socket that does not block, after both proofs. Sends come from several threads, receives
+ * from one. */
 struct wire {
     int fd; /* -1: closed */
     int me, peer;
@@ -89,19 +91,22 @@ int wire_open(int fd, int me, int peer, const struct control_secret *s,
               const uint8_t nonce_k[CONTROL_NONCE_BYTES], struct wire **out);
 void wire_close(struct wire *w);
 
-/* wire_send - a whole frame; wait_ms is how long a full socket may take, 0 for heartbeats and notices.
- * errors   -ECONNRESET the peer is gone, -ETIMEDOUT the socket stayed full: the wire is broken then; unlogged */
+/* wire_send - a whole frame; wait_ms is how long a full socket may take, 0 for heartbeats and
+ * notices.
+ * errors   -ECONNRESET the peer is gone, -ETIMEDOUT the socket stayed full: the wire is broken
+ *          then; unlogged */
 int wire_send(struct wire *w, enum control_kind kind, const struct control_body *body, int wait_ms);
 
 /* wire_take - the next frame if one has arrived, without blocking.
  * result   1 and *out, or 0
- * errors   -ECONNRESET the peer is gone (unlogged); -EPROTO length, counter, kind or MAC wrong (logged) */
+ * errors   -ECONNRESET the peer is gone (unlogged); -EPROTO length, counter, kind or MAC wrong
+ *          (logged) */
 int wire_take(struct wire *w, struct wire_frame *out);
 
-/* wire_expect - wait until `until_ns`, or until *cancel, for a frame of this kind. A REFUSE is logged with its
- * reason.
- * errors   as wire_take, -ECONNRESET logged; -ETIMEDOUT logged; -EINVAL refused; -EPROTO another kind;
- *          -ECANCELED */
+/* wire_expect - wait until `until_ns`, or until *cancel, for a frame of this kind. A REFUSE is
+ * logged with its reason.
+ * errors   as wire_take, -ECONNRESET logged; -ETIMEDOUT logged; -EINVAL refused; -EPROTO another
+ *          kind; -ECANCELED */
 int wire_expect(struct wire *w, enum control_kind kind, int64_t until_ns, const atomic_int *cancel,
                 struct wire_frame *out);
 

@@ -1,4 +1,5 @@
-/* group - what every group has, whatever joins its ranks: links, the first cause, and how a fault spreads. */
+/* group - what every group has, whatever joins its ranks: links, the first cause, and how a fault
+ * spreads. */
 #ifndef TANDEM_RANK_GROUP_H
 #define TANDEM_RANK_GROUP_H
 
@@ -32,15 +33,15 @@ struct group {
 /* group_init - the fields of a group that has no links yet */
 void group_init(struct group *g, const struct group_ops *ops, const struct group_settings *s);
 
-/* group_fault - the first cause claims the group: abort the links, tell the peers unless they told us, on_fail.
- * Later ones are ignored. Logs text. */
+/* group_fault - the first cause claims the group: abort the links, tell the peers unless they told
+ * us, on_fail. Later ones are ignored. Logs text. */
 void group_fault(struct group *g, int r, int tell, const char *text);
 
 /* group_links_close - close what links there are */
 void group_links_close(struct group *g);
 
-/* group_channel_open - whether links are made for a channel: draft passes run in the order of the windows, so
- * GROUP_DRAFT has none; the plan goes between rank 0 and each follower */
+/* group_channel_open - whether links are made for a channel: draft passes run in the order of the
+ * windows, so GROUP_DRAFT has none; the plan goes between rank 0 and each follower */
 int group_channel_open(enum group_channel c, int a, int b);
 
 /* group_agree - compare what must be equal, as seen from this rank.

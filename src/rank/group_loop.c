@@ -1,7 +1,8 @@
 /* group_loop - a group whose ranks are threads of one process.
  *
- * The hub is what TCP is elsewhere: it makes all links, is the meeting point of barriers, and carries a fault to
- * every member. Its lock is held while members are told, so on_fail must not call back into the group.
+ * The hub is what TCP is elsewhere: it makes all links, is the meeting point of barriers, and
+ * carries a fault to every member. Its lock is held while members are told, so on_fail must not
+ * call back into the group.
  */
 #include <errno.h>
 #include <pthread.h>

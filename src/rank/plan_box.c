@@ -1,7 +1,8 @@
-/* plan_box - frames of the plan over links: flow control and every check that needs no knowledge of the ops.
+/* plan_box - frames of the plan over links: flow control and every check that needs no knowledge of
+ * the ops.
  *
- * The credit is what makes one-way traffic safe: an exchange proves by its own answer that a slot was read, a
- * plan frame does not.
+ * The credit is what makes one-way traffic safe: an exchange proves by its own answer that a slot
+ * was read, a plan frame does not.
  */
 #include "src/rank/plan_box.h"
 
@@ -147,8 +148,9 @@ static int frame_wrong(const struct plan_frame *f, uint64_t seq, const char *wha
     return fail(-EPROTO, "plan: frame %llu: %s", (unsigned long long)seq, what);
 }
 
-/* Copy the frame of seq out of the inbox. Its flag is up, so both guards have to be there; if they are not, the
- * link has broken its order, which is counted, waited out for a moment, and fatal if it lasts. */
+/* Copy the frame of seq out of the inbox. Its flag is up, so both guards have to be there; if they
+ * are not, the link has broken its order, which is counted, waited out for a moment, and fatal if
+ * it lasts. */
 static int copy_frame(struct plan_box *b, uint64_t seq, struct plan_frame *out)
 {
     const uint8_t *at = b->mem[0].inbox + seq % PLAN_RING * sizeof(*out);
@@ -161,7 +163,8 @@ static int copy_frame(struct plan_box *b, uint64_t seq, struct plan_frame *out)
         if (out->word[0] == seq && out->word[PLAN_WORDS - 1] == seq) {
             if (until == 0)
                 return 0;
-            /* the guards came while this copy was being made: what lies between them may be older */
+            /* the guards came while this copy was being made: what lies between them may be
+             * older */
             atomic_thread_fence(memory_order_acquire);
             memcpy(out, at, sizeof(*out));
             return 0;

@@ -5,10 +5,10 @@
  *   words 2..62  payload
  *   word 63      the sequence again
  *
- * A follower's inbox is a ring of PLAN_RING frames, frame i = sequence mod PLAN_RING, with a flag each. It
- * answers every frame that it has copied with a credit, the frame's sequence, so that the leader never
- * overwrites an unread one. A payload of more than PLAN_PAYLOAD words sets PLAN_MORE in all frames but the
- * last; a follower consumes while the leader still sends.
+ * A follower's inbox is a ring of PLAN_RING frames, frame i = sequence mod PLAN_RING, with a flag
+ * each. It answers every frame that it has copied with a credit, the frame's sequence, so that the
+ * leader never overwrites an unread one. A payload of more than PLAN_PAYLOAD words sets PLAN_MORE
+ * in all frames but the last; a follower consumes while the leader still sends.
  *
  * What the ops mean belongs to plan.c. Little endian.
  */
@@ -58,7 +58,8 @@ struct plan_box_settings {
 
 /* plan_box_open - every rank opens its end; registers, so all do so at the same time.
  *
- * in       links [world] of channel 2: rank 0's to each follower, a follower's to rank 0; others are not used
+ * in       links [world] of channel 2: rank 0's to each follower, a follower's to rank 0; others
+ *          are not used
  * errors   -EINVAL, -ENOMEM, those of link reg
  */
 int plan_box_open(struct link *const *links, int rank, int world, const struct plan_box_settings *s,
@@ -66,8 +67,8 @@ int plan_box_open(struct link *const *links, int rank, int world, const struct p
 
 /* plan_box_send - rank 0, to all followers. Returns when the frames have left; n up to max_words.
  *
- * errors   -EINVAL op, flags or n out of range; -ETIMEDOUT no credit; -EPROTO a credit that cannot be;
- *          -ECONNRESET, -ECANCELED
+ * errors   -EINVAL op, flags or n out of range; -ETIMEDOUT no credit; -EPROTO a credit that cannot
+ *          be; -ECONNRESET, -ECANCELED
  */
 int plan_box_send(struct plan_box *b, int op, uint32_t round, unsigned flags, const uint64_t *word,
                   size_t n);
@@ -75,8 +76,8 @@ int plan_box_send(struct plan_box *b, int op, uint32_t round, unsigned flags, co
 /* plan_box_recv - a follower's next message; timeout_ms -1 waits for ever.
  *
  * result   0, or PLAN_QUIET
- * errors   -EPROTO sequence, guard words, length or continuation wrong: the frame is dumped to the log;
- *          -ETIMEDOUT a message that began does not go on; -ECONNRESET, -ECANCELED
+ * errors   -EPROTO sequence, guard words, length or continuation wrong: the frame is dumped to the
+ *          log; -ETIMEDOUT a message that began does not go on; -ECONNRESET, -ECANCELED
  */
 int plan_box_recv(struct plan_box *b, int timeout_ms, struct plan_msg *out);
 

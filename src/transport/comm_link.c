@@ -1,7 +1,7 @@
 /* comm_link - the one-shot exchange over any link, on the host.
  *
- *   stage into outbox slot s = seq & 1  ->  send to every peer  ->  wait for every peer's flag of
- *   slot s ->  add outbox and inboxes in rank order
+ *   stage into outbox slot s = seq & 1  ->  send to every peer
+ *   ->  wait for every peer's flag of slot s  ->  add outbox and inboxes in rank order
  *
  * Two slots are enough because every exchange is symmetric: a peer sends k + 2 only after it has
  * everybody's k + 1, and everybody sends k + 1 after it has read k. The tag word carries the
@@ -178,8 +178,7 @@ static void link_gather(struct comm *base, struct queue *q, int site, const void
         for (int r = 0; r < base->world; r++) {
             uint8_t *to = (uint8_t *)out + (size_t)r * bytes + at;
 
-            /* the own share may already be in its place; what follows of it has not been sent
-             * yet */
+            /* the own share may already be in its place; what follows of it is still to be sent */
             if (r != base->rank || to != (const uint8_t *)in + at)
                 memcpy(to, slot_of(c, r), k);
         }

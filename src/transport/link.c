@@ -12,11 +12,9 @@
 #include "src/transport/link_table.h"
 
 enum {
-    YIELD_US =
-        2000, /* after the busy time: others may have the core, but nobody has to wake this thread */
-    NAP_US =
-        20000, /* of a waiter that the peer wakes: only bounds how late a dead process is noticed */
-    DOZE_US = 50,     /* of a waiter that nobody wakes */
+    YIELD_US = 2000, /* after the busy time: others may have the core, yet nobody has to wake us */
+    NAP_US = 20000, /* of a waiter that the peer wakes: bounds how late a dead process is noticed */
+    DOZE_US = 50,   /* of a waiter that nobody wakes */
     SPINS_A_LOOK = 32 /* looks at a flag in memory between two looks at clock and link */
 };
 
@@ -42,8 +40,9 @@ static inline void relax(void)
 #endif
 }
 
-/* Poll the link that is waited for last and report its error only: another link's end is found when it is waited
- * for itself, and a peer that has all it needs may leave while the slower ones still talk. */
+/* Poll the link that is waited for last and report its error only: another link's end is found when
+ * it is waited for itself, and a peer that has all it needs may leave while the slower ones still
+ * talk. */
 static int poll_set(const struct link_wait *w, struct link *l)
 {
     for (int i = 0; i < w->n; i++)

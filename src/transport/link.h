@@ -1,15 +1,16 @@
 /* link - bytes from this rank's outbox to one peer's inbox, in order.
  *
- *   send(m, off, len, tag)   the bytes [off, off + len) of the outbox appear at the same offset of the
- *                            peer's inbox, and afterwards the tag, one 8-byte word, in the flag of the
- *                            slot that off lies in. The sends of a link arrive in the order made.
+ *   send(m, off, len, tag)   the bytes [off, off + len) of the outbox appear at the same offset of
+ *                            the peer's inbox, and afterwards the tag, one 8-byte word, in the flag
+ *                            of the slot that off lies in. The sends of a link arrive in the order
+ *                            made.
  *
- * A link is one channel between two ranks: its own slots, flags and order. One thread uses a link at a
- * time; abort alone may come from any thread. Flag and inbox look the same on every link, so whoever waits
- * (a thread of the host or a kernel) needs not know what carried the bytes.
+ * A link is one channel between two ranks: its own slots, flags and order. One thread uses a link
+ * at a time; abort alone may come from any thread. Flag and inbox look the same on every link, so
+ * whoever waits (a thread of the host or a kernel) needs not know what carried the bytes.
  *
- * A send returns before its bytes have left: the slot must not change until something that the peer sent
- * afterwards proves that it has read them (the next flag of a symmetric exchange, a credit).
+ * A send returns before its bytes have left: the slot must not change until something that the peer
+ * sent afterwards proves that it has read them (the next flag of a symmetric exchange, a credit).
  *
  *   link    places bytes by                flag raised by            waiter
  *   loop    memcpy within the process      release store             spins, then futex
@@ -32,7 +33,7 @@ enum {
 
 enum link_cap {
     LINK_DIRECT =
-        1, /* bytes arrive without help of this rank's threads: a device may wait for the flag */
+        1,          /* bytes arrive without a thread of this rank: a device may wait for the flag */
     LINK_WAKES = 2, /* raising a flag wakes a thread that sleeps in link_wait_flag */
     LINK_ACROSS = 4 /* joins two machines */
 };
@@ -40,8 +41,9 @@ enum link_cap {
 struct link;
 struct link_bell;
 
-/* link_mem - the two ends of one link in this process. The caller sets the first four fields and keeps the
- * outbox until unreg; reg sets the others. Slots and slot_bytes are the same on both ends. */
+/* link_mem - the two ends of one link in this process. The caller sets the first four fields and
+ * keeps the outbox until unreg; reg sets the others. Slots and slot_bytes are the same on both
+ * ends. */
 struct link_mem {
     int channel;
     int slots;         /* 1 .. LINK_SLOTS_MAX */
@@ -55,22 +57,25 @@ struct link_ops {
     const char *name;
     unsigned caps;
 
-    /* reg - allocate and zero inbox and flags, and meet the peer that does the same. Boot only; blocks.
-     * errors   -EINVAL the ends differ in slots or bytes, both named; -ETIMEDOUT the peer did not come;
-     *          -ECONNRESET, -ECANCELED as in link_wait_flag; -EPROTO nonsense; -ENOMEM */
+    /* reg - allocate and zero inbox and flags, and meet the peer that does the same. Boot only;
+     * blocks.
+     * errors   -EINVAL the ends differ in slots or bytes, both named; -ETIMEDOUT the peer did not
+     *          come; -ECONNRESET, -ECANCELED as in link_wait_flag; -EPROTO nonsense; -ENOMEM */
     int (*reg)(struct link *l, struct link_mem *m);
     void (*unreg)(struct link *l, struct link_mem *m);
 
-    /* send - see above; len may be 0 (only the tag), [off, off + len) lies in one slot. Never blocks.
+    /* send - see above; len may be 0 (only the tag), [off, off + len) lies in one slot. Never
+     * blocks.
      * errors   -ECONNRESET the peer is gone, -ECANCELED aborted */
     int (*send)(struct link *l, const struct link_mem *m, size_t off, size_t len, uint64_t tag);
 
     /* poll - move what is due without blocking: unfinished sends on, arrived bytes into the inbox.
-     * errors   -ECONNRESET the peer is gone, -ECANCELED aborted, -EPROTO what came is no frame (logged) */
+     * errors   -ECONNRESET the peer is gone, -ECANCELED aborted, -EPROTO what came is no frame
+     *          (logged) */
     int (*poll)(struct link *l);
 
-    /* abort - every wait on this link ends within 1 ms with -ECANCELED; the peer sees a rank that is gone.
-     * Any thread, any number of times. */
+    /* abort - every wait on this link ends within 1 ms with -ECANCELED; the peer sees a rank that
+     * is gone. Any thread, any number of times. */
     void (*abort)(struct link *l);
 
     /* close - after unreg; nobody else may hold the link any more */
@@ -88,14 +93,15 @@ struct link {
 /* link_find - the table of this name (setting `link`); -EINVAL with a line that lists the names */
 int link_find(const char *name, const struct link_ops **out);
 
-/* link_flag - the flag of a slot: the last tag that the peer sent to it, 0 before the first. Whoever reads
- * payload loads it with acquire before. */
+/* link_flag - the flag of a slot: the last tag that the peer sent to it, 0 before the first.
+ * Whoever reads payload loads it with acquire before. */
 static inline _Atomic uint64_t *link_flag(const struct link_mem *m, int slot)
 {
     return (_Atomic uint64_t *)(void *)(m->flags + (size_t)slot * LINK_FLAG_STRIDE);
 }
 
-/* link_wait - how a thread waits. All links of the set keep moving while it waits for one of them. */
+/* link_wait - how a thread waits. All links of the set keep moving while it waits for one of
+ * them. */
 struct link_wait {
     struct link *const *links; /* n entries, NULL ones are left out */
     int n;
@@ -105,8 +111,8 @@ struct link_wait {
 
 /* link_wait_flag - wait until the flag of a slot is no longer `seen`, then return it in *now.
  *
- * errors   -ECONNRESET peer gone, -ECANCELED aborted, -EPROTO as poll; -ETIMEDOUT after limit_ms: not logged,
- *          the caller knows what it waited for
+ * errors   -ECONNRESET peer gone, -ECANCELED aborted, -EPROTO as poll; -ETIMEDOUT after limit_ms:
+ *          not logged, the caller knows what it waited for
  * order    acquire: the payload sent before the tag may be read
  */
 int link_wait_flag(const struct link_wait *w, struct link *l, const struct link_mem *m, int slot,
@@ -115,17 +121,17 @@ int link_wait_flag(const struct link_wait *w, struct link *l, const struct link_
 /* link_wait_sent - until no link of the set is pending. Errors as above, of *peer. */
 int link_wait_sent(const struct link_wait *w, int *peer);
 
-/* link_loop_open - the two ends of a link between two threads of this process, each to be closed by its
- * rank. An end that is closed looks to the other like a peer that is gone.
+/* link_loop_open - the two ends of a link between two threads of this process, each to be closed by
+ * its rank. An end that is closed looks to the other like a peer that is gone.
  *
  * errors   -ENOMEM; both out arguments are written on success only
  */
 int link_loop_open(int rank_a, int rank_b, int channel, int meet_ms, struct link **a,
                    struct link **b);
 
-/* link_tcp_open, link_shm_open - the end of a link whose other end opens the same over the other end of this
- * connected, authenticated stream socket. tcp carries the bytes on it. shm agrees on a segment through it and
- * watches it afterwards: a killed process closes it at once.
+/* link_tcp_open, link_shm_open - the end of a link whose other end opens the same over the other
+ * end of this connected, authenticated stream socket. tcp carries the bytes on it. shm agrees on a
+ * segment through it and watches it afterwards: a killed process closes it at once.
  *
  * owns     the socket, also when it fails
  * errors   -EINVAL no stream socket, -ENOMEM

@@ -71,8 +71,8 @@ void link_area_put(uint8_t *area, struct link_bell *bell, const struct link_mem 
     link_bell_ring(bell);
 }
 
-/* Either the ringer sees the sleeper, or the sleeper sees the new count: both write their word before they
- * read the other's, in one total order. */
+/* Either the ringer sees the sleeper, or the sleeper sees the new count: both write their word
+ * before they read the other's, in one total order. */
 void link_bell_ring(struct link_bell *b)
 {
     atomic_fetch_add_explicit(&b->count, 1, memory_order_seq_cst);

@@ -1,7 +1,8 @@
-/* link_area - the memory that one end of a link receives into, and the bell that wakes who waits for it.
+/* link_area - the memory that one end of a link receives into, and the bell that wakes who waits
+ * for it.
  *
- * An area is one line of flags a slot, then, from the next page, the inbox. loop and shm let the peer write
- * there directly; tcp fills it from its socket and needs no bell.
+ * An area is one line of flags a slot, then, from the next page, the inbox. loop and shm let the
+ * peer write there directly; tcp fills it from its socket and needs no bell.
  */
 #ifndef TANDEM_TRANSPORT_LINK_AREA_H
 #define TANDEM_TRANSPORT_LINK_AREA_H
@@ -23,8 +24,8 @@ uint8_t *link_area_map(size_t bytes);
 /* link_area_bind - point inbox and flags of m into an area */
 void link_area_bind(struct link_mem *m, uint8_t *area);
 
-/* link_bell - a counter that changes with every tag and on abort. A futex of its own rather than the flag: an
- * abort has to wake a sleeper without touching what the peer wrote. */
+/* link_bell - a counter that changes with every tag and on abort. A futex of its own rather than
+ * the flag: an abort has to wake a sleeper without touching what the peer wrote. */
 struct link_bell {
     _Alignas(LINK_FLAG_STRIDE) _Atomic uint32_t count;
     _Alignas(LINK_FLAG_STRIDE) _Atomic uint32_t sleepers;

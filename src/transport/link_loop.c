@@ -1,7 +1,7 @@
 /* link_loop - two threads of one process.
  *
- * The pair owns the areas of both ends and lives until both are closed, so that a late send of one end never
- * touches memory that the other gave back.
+ * The pair owns the areas of both ends and lives until both are closed, so that a late send of one
+ * end never touches memory that the other gave back.
  */
 #include "src/transport/link.h"
 

@@ -3,9 +3,9 @@
  *   page 0    control: a bell and a `gone` word for each end
  *   then      the area of the lower rank, the area of the higher rank
  *
- * The lower rank makes the segment under a random name and unlinks it as soon as the other has mapped it, so
- * nothing stays behind after a kill. The socket that the link began with is the witness: a killed process
- * closes it at once, and nothing else may come through it.
+ * The lower rank makes the segment under a random name and unlinks it as soon as the other has
+ * mapped it, so nothing stays behind after a kill. The socket that the link began with is the
+ * witness: a killed process closes it at once, and nothing else may come through it.
  */
 #include "src/transport/link.h"
 
@@ -153,7 +153,8 @@ static int open_segment(struct shm_link *s, const char *name, struct shm_control
     return r;
 }
 
-/* Lower rank: sizes, then the name, then the other's word that it has mapped. Higher rank: the same, mirrored. */
+/* Lower rank: sizes, then the name, then the other's word that it has mapped. Higher rank: the
+ * same, mirrored. */
 static int meet(struct shm_link *s, const struct link_mem *m, struct shm_control **out)
 {
     struct link *l = &s->base;

@@ -1,5 +1,5 @@
-/* link_socket - what tcp and shm links do on the socket they are opened with: its options, and the records that
- * the two ends exchange when they register. */
+/* link_socket - what tcp and shm links do on the socket they are opened with: its options, and the
+ * records that the two ends exchange when they register. */
 #ifndef TANDEM_TRANSPORT_LINK_SOCKET_H
 #define TANDEM_TRANSPORT_LINK_SOCKET_H
 
@@ -23,13 +23,15 @@ int link_socket_check(int fd);
 /* link_socket_tune - send at once, poll the device while waiting where that is allowed */
 void link_socket_tune(int fd);
 
-/* link_hello_send, link_hello_recv - one record, within meet_ms, ended early by *aborted or the peer's end.
+/* link_hello_send, link_hello_recv - one record, within meet_ms, ended early by *aborted or the
+ * peer's end.
  * errors   of link reg, without -EINVAL and -ENOMEM */
 int link_hello_send(struct link *l, int fd, const struct link_hello *h);
 int link_hello_recv(struct link *l, int fd, const atomic_int *aborted, int meet_ms,
                     struct link_hello *out);
 
-/* link_hello_meet - send mine, wait for theirs; -EINVAL unless channel, slots and bytes are equal */
+/* link_hello_meet - send mine, wait for theirs; -EINVAL unless channel, slots and bytes are
+ * equal */
 int link_hello_meet(struct link *l, int fd, const atomic_int *aborted, int meet_ms,
                     const struct link_hello *mine, struct link_hello *theirs);
 

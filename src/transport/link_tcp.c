@@ -1,10 +1,10 @@
 /* link_tcp - one socket a channel.
  *
- * Frames {tag, off, len} and len bytes. Nobody but the waiting thread reads the socket: its next poll copies
- * the bytes into the inbox and raises the flag, so that no second thread has to be woken. Since a poll also
- * goes on with unfinished sends, two ranks that send more than their sockets hold at the same time never
- * block each other. TCP_USER_TIMEOUT stays off: a peer may be late by a whole kernel build with its buffers
- * full, and its death is the heartbeat's to notice.
+ * Frames {tag, off, len} and len bytes. Nobody but the waiting thread reads the socket: its next
+ * poll copies the bytes into the inbox and raises the flag, so that no second thread has to be
+ * woken. Since a poll also goes on with unfinished sends, two ranks that send more than their
+ * sockets hold at the same time never block each other. TCP_USER_TIMEOUT stays off: a peer may be
+ * late by a whole kernel build with its buffers full, and its death is the heartbeat's to notice.
  */
 #include "src/transport/link.h"
 

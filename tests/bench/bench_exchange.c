@@ -1,8 +1,8 @@
 /* bench_exchange - time of one sum over two ranks, by link and size on the wire.
  *
- * Back to back, and with 300 us of work before each call whose length differs by up to 100 us between the
- * ranks: there the time is what the later rank still waits. The ceiling of the first is one memory copy each
- * way; there is none to state for the second.
+ * Back to back, and with 300 us of work before each call whose length differs by up to 100 us
+ * between the ranks: there the time is what the later rank still waits. The ceiling of the first is
+ * one memory copy each way; there is none to state for the second.
  */
 #include <stdio.h>
 #include <stdlib.h>

@@ -376,7 +376,8 @@ static void strangers(int rank, void *arg)
         open_rank(0, t);
         return;
     }
-    /* a browser, a scanner that closes, one that says half of it, one that is silent, one with a wrong proof */
+    /* a browser, a scanner that closes, one that says half of it, one that is silent, one with a
+     * wrong proof */
     fd[0] = knock(t->set[0].port);
     t->fails[7] += send(fd[0], "GET / HTTP/1.0\r\n\r\n", 18, MSG_NOSIGNAL) != 18 || !hung_up(fd[0]);
     fd[1] = knock(t->set[0].port);

@@ -159,8 +159,8 @@ Test(plan_box, faults_of_the_link)
             struct box_world t;
             int tries = 0;
 
-            /* on a busy machine the half that is late by 100 us may be late by more than the follower allows,
-             * or come before it looks */
+            /* on a busy machine the half that is late by 100 us may be late by more than the
+             * follower allows, or come before it looks */
             do {
                 memset(&t, 0, sizeof(t));
                 t.fault = cases[i].fault;

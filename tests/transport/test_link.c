@@ -66,7 +66,8 @@ static uint8_t byte_of(int rank, int op, size_t i)
     return (uint8_t)(rank * 77 + op * 13 + (int)i);
 }
 
-/* Both send op k into slot k mod SLOTS and wait for the other's, as an exchange does: so slots may be reused. */
+/* Both send op k into slot k mod SLOTS and wait for the other's, as an exchange does: so slots may
+ * be reused. */
 static void stream(int rank, void *arg)
 {
     struct pair *p = arg;

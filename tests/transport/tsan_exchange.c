@@ -1,4 +1,5 @@
-/* tsan_exchange - exchanges of three ranks as threads, for ThreadSanitizer: sums, gathers, an abort in between.
+/* tsan_exchange - exchanges of three ranks as threads, for ThreadSanitizer: sums, gathers, an abort
+ * in between.
  *
  * A plain program: a test runner that forks would hide half of the threads. */
 #include <errno.h>

@@ -1,4 +1,5 @@
-/* wires - a world of ranks in this process, joined by links of any kind. For tests and benchmarks. */
+/* wires - a world of ranks in this process, joined by links of any kind. For tests and
+ * benchmarks. */
 #ifndef TANDEM_TESTS_TRANSPORT_WIRES_H
 #define TANDEM_TESTS_TRANSPORT_WIRES_H
 
