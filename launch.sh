@@ -41,7 +41,7 @@ for ((i = 0; i < ${#rest[@]}; i++)); do
     esac
 done
 
-dir=$(build_dir build)
+dir=${TANDEM_BUILD:-$(build_dir build)} # tests name the build they belong to
 tandem=$dir/src/rank/tandem
 if [ "$command" = demo ] || [ ! -x "$tandem" ]; then
     setup_packages
@@ -153,9 +153,9 @@ reap()
 
     wait -n -p ended "${pid[@]}"
     status=$?
-    [ -n "$ended" ] || return 0 # a signal came in between
+    [ -n "${ended-}" ] || return 0 # a signal came in between
     for r in "${!pid[@]}"; do
-        [ "${pid[$r]}" = "$ended" ] && unset "pid[$r]"
+        [ "${pid[$r]}" = "${ended-}" ] && unset "pid[$r]"
     done
     [ "$code" -ne 0 ] || code=$status
 }

@@ -1,6 +1,7 @@
 /* job.c owns the life of this process's ranks, from the settings to the exit code. */
 #include "src/rank/job.h"
 
+#include "src/base/clock.h"
 #include "src/base/log.h"
 #include "src/rank/calibrate.h"
 #include "src/rank/follow.h"
@@ -16,6 +17,7 @@ struct rank_thread {
     struct config cfg;
     struct group_hub *hub;
     struct drain *drain;
+    atomic_int *ready; /* rank 0 has checked what was asked */
     atomic_int *first; /* exit code of the first rank of this process that failed */
     pthread_t thread;
 };
@@ -90,13 +92,15 @@ static int serve(struct job *j, struct rank *k)
 }
 
 static int run_rank(struct job *j, const struct config *cfg, struct drain *drain,
-                    struct group_hub *hub)
+                    struct group_hub *hub, atomic_int *ready)
 {
     struct rank k;
     int code = rank_load(cfg, drain, &k);
 
     if (code == 0 && cfg->rank == 0)
         code = j->prepare(j, &k);
+    if (code == 0 && ready)
+        atomic_store(ready, 1);
     if (code == 0)
         code = rank_join(&k, hub);
     if (code == 0)
@@ -111,7 +115,13 @@ static void *run_thread(void *arg)
     int code, none = 0;
 
     log_rank(t->cfg.rank);
-    code = run_rank(t->job, &t->cfg, t->drain, t->hub);
+    /* What is wrong for all is said once, by rank 0. */
+    while (t->cfg.rank != 0 && !atomic_load(t->ready)) {
+        if (atomic_load(&t->drain->asked))
+            return NULL;
+        clock_sleep(NS_PER_MS);
+    }
+    code = run_rank(t->job, &t->cfg, t->drain, t->hub, t->ready);
     if (code != 0) {
         atomic_compare_exchange_strong(t->first, &none, code);
         atomic_store(&t->drain->asked, 1); /* the others may still wait for this one */
@@ -123,14 +133,14 @@ static int run_threads(struct job *j, const struct config *cfg, struct drain *dr
 {
     struct rank_thread t[RANKS_MAX];
     struct group_hub *hub;
-    atomic_int first = 0;
+    atomic_int first = 0, ready = 0;
     int n = 0, err = group_hub_open(cfg->ranks, &hub);
 
     if (err < 0)
         return CODE_RESOURCE;
     for (; n < cfg->ranks && err == 0; n++) {
         t[n] = (struct rank_thread){
-            .job = j, .cfg = *cfg, .hub = hub, .drain = drain, .first = &first
+            .job = j, .cfg = *cfg, .hub = hub, .drain = drain, .ready = &ready, .first = &first
         };
         t[n].cfg.rank = n;
         err = pthread_create(&t[n].thread, NULL, run_thread, &t[n]);
@@ -159,5 +169,5 @@ int job_run(struct job *j, const struct config *cfg)
     }
     if (drain_open(&drain) < 0)
         return CODE_RESOURCE;
-    return threads ? run_threads(j, cfg, drain) : run_rank(j, cfg, drain, NULL);
+    return threads ? run_threads(j, cfg, drain) : run_rank(j, cfg, drain, NULL, NULL);
 }

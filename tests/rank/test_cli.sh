@@ -1,0 +1,248 @@
+#!/usr/bin/env bash
+# test_cli.sh - exit codes and one clear line for everything that can be wrong from outside; output formats.
+
+set -u
+. "$(dirname "$0")/lib.sh"
+
+G=("$TANDEM" generate "${BASE[@]}")
+TCP=(--set ranks=2 --set link=tcp)
+
+# ---- the command line ---------------------------------------------------------------------------------
+
+expect 0 '' "$TANDEM" --version
+expect 0 '' "$TANDEM" --help
+expect 64 'command "" is unknown' "$TANDEM"
+expect 64 'command "speak" is unknown' "$TANDEM" speak
+for c in generate score tokenize detokenize pack inspect config demo; do
+    expect 0 '' "$TANDEM" $c --help
+    expect 64 'option --bogus' "$TANDEM" $c --bogus
+done
+expect 64 'wants one of --prompt' "${G[@]}"
+expect 64 'wants one of --prompt' "${G[@]}" --prompt a --ids b
+expect 64 'option --prompt ' "${G[@]}" --prompt
+expect 64 'wants 0 arguments' "${G[@]}" --prompt a b
+expect 64 'max-tokens: want a whole number' "${G[@]}" --prompt a --max-tokens many
+expect 64 'max-tokens: want a whole number' "${G[@]}" --prompt a --max-tokens -5
+expect 64 'max-tokens: want a whole number' "${G[@]}" --prompt a --max-tokens 99999999999
+expect 64 'temperature' "${G[@]}" --prompt a --temperature nan
+expect 64 'temperature' "${G[@]}" --prompt a --temperature -1
+expect 64 'temperature: want a number' "${G[@]}" --prompt a --temperature warm
+expect 64 'top_p' "${G[@]}" --prompt a --top-p 1.5
+expect 64 'min_p' "${G[@]}" --prompt a --min-p -0.1
+expect 64 'top-k' "${G[@]}" --prompt a --top-k -1
+expect 64 'seed' "${G[@]}" --prompt a --seed -1
+expect 64 'seed' "${G[@]}" --prompt a --seed 18446744073709551616
+expect 64 'stop string is empty' "${G[@]}" --prompt a --stop ''
+expect 64 'stop string is not UTF-8' "${G[@]}" --prompt a --stop $'a\xff'
+expect 64 'draft' "${G[@]}" --prompt a --draft bogus
+expect 64 'wants 2 arguments' "$TANDEM" pack "$MODEL"
+expect 64 '' "$TANDEM" pack "$MODEL" "$WORK/p" --ranks 2 --rank 2
+
+# ---- settings -----------------------------------------------------------------------------------------
+
+printf 'ranks = 2\nbogus = 1\n' >"$WORK/bad.conf"
+expect 66 'none.conf' "${G[@]}" --prompt a --config "$WORK/none.conf"
+expect 78 'bad.conf.*bogus' "${G[@]}" --prompt a --config "$WORK/bad.conf"
+expect 78 'bogus' "${G[@]}" --prompt a --set bogus=1
+expect 78 'ranks' "${G[@]}" --prompt a --set ranks=0
+expect 78 'context' "${G[@]}" --prompt a --set context=long
+expect 78 'secret' "${G[@]}" --prompt a "${TCP[@]}"
+expect 78 'model is not set' "$TANDEM" generate --prompt a
+expect 78 'draft: the checkpoint has no mtp\|draft: unknown drafter mtp' "${G[@]}" --prompt a --draft mtp
+expect 78 'numerics released' "${G[@]}" --prompt a --set numerics=released
+expect 78 'experts whole' "${G[@]}" --prompt a --set experts=whole
+expect 78 'rank is 1' "${G[@]}" --prompt a --set ranks=2 --set rank=1
+expect 78 '' "${G[@]}" --prompt a --set ranks=4
+expect 69 'comm nccl' "${G[@]}" --prompt a --set comm=nccl
+expect 73 '' "${G[@]}" --prompt a --set cache=/dev/null/cache
+expect 73 '' "${G[@]}" --prompt a --set log=/dev/null/log
+expect 64 'no key bogus' "$TANDEM" config --get bogus
+"$TANDEM" config --set slots=2 --set context=1000 >"$WORK/a.conf"
+"$TANDEM" config --config "$WORK/a.conf" >"$WORK/b.conf"
+same 'config reads its own output' "$(cat "$WORK/a.conf")" "$(cat "$WORK/b.conf")"
+same 'default.conf has every key' "$("$TANDEM" config | sed -n 's/^\([a-z_]*\) =.*/\1/p')" \
+    "$(sed -n 's/^#\([a-z_]*\) =.*/\1/p' "$ROOT/configs/default.conf")"
+sed 's/^#\([a-z_]* =.*\)/\1/' "$ROOT/configs/default.conf" >"$WORK/default.conf"
+same 'default.conf has the defaults' "$("$TANDEM" config)" "$("$TANDEM" config --config "$WORK/default.conf")"
+for c in "$ROOT"/configs/*.conf; do
+    expect 0 '' "$TANDEM" config --config "$c"
+done
+
+# ---- models -------------------------------------------------------------------------------------------
+
+# variant NAME FILE - the test model with one file left out, for the caller to put another there
+variant()
+{
+    mkdir "$WORK/$1"
+    ln -s "$MODEL"/* "$WORK/$1/"
+    rm "$WORK/$1/$2"
+}
+
+try=("$TANDEM" generate --set "cache=$WORK/cache" --prompt a --set)
+expect 66 'none' "${try[@]}" "model=$WORK/none"
+mkdir "$WORK/empty"
+expect 66 'config.json' "${try[@]}" "model=$WORK/empty"
+expect 65 '' "${try[@]}" "model=$MODEL/model.safetensors"
+variant cut_config config.json
+head -c 300 "$MODEL/config.json" >"$WORK/cut_config/config.json"
+expect 65 'config.json' "${try[@]}" "model=$WORK/cut_config"
+variant other_type config.json
+sed 's/deepseek_v41/other_model/; s/DeepseekV41/OtherModel/' "$MODEL/config.json" >"$WORK/other_type/config.json"
+expect 65 'other_model' "${try[@]}" "model=$WORK/other_type"
+variant no_tokenizer tokenizer.json
+expect 66 'tokenizer.json' "${try[@]}" "model=$WORK/no_tokenizer"
+variant bad_tokenizer tokenizer.json
+echo '{"model": 7}' >"$WORK/bad_tokenizer/tokenizer.json"
+expect 65 'tokenizer.json' "${try[@]}" "model=$WORK/bad_tokenizer"
+variant no_weights model.safetensors
+expect 66 '' "${try[@]}" "model=$WORK/no_weights"
+variant cut_weights model.safetensors
+head -c 1000000 "$MODEL/model.safetensors" >"$WORK/cut_weights/model.safetensors"
+expect 65 'model.safetensors' "${try[@]}" "model=$WORK/cut_weights"
+variant bad_header model.safetensors
+head -c 5000 /dev/zero | tr '\0' '{' >"$WORK/bad_header/model.safetensors"
+expect 65 'model.safetensors' "${try[@]}" "model=$WORK/bad_header"
+
+# ---- packs --------------------------------------------------------------------------------------------
+
+expect 0 '' "$TANDEM" pack "$MODEL" "$WORK/packs" --ranks 2
+expect 0 'every digest holds' "$TANDEM" pack "$MODEL" "$WORK/packs" --ranks 2 --verify
+expect 0 '' "$TANDEM" inspect "$WORK/packs/rank1.pack"
+expect 0 '' "$TANDEM" generate --set "model=$WORK/packs" --set ranks=2 --prompt a --max-tokens 4
+expect 78 'rank 0 of 2' "$TANDEM" generate --set "model=$WORK/packs" --prompt a --max-tokens 4
+expect 73 '' "$TANDEM" pack "$MODEL" /dev/null/packs
+expect 66 '' "$TANDEM" pack "$WORK/none" "$WORK/packs2"
+expect 66 '' "$TANDEM" inspect "$WORK/none.pack"
+expect 65 '' "$TANDEM" inspect "$MODEL/model.safetensors"
+printf 'XXXX' | dd of="$WORK/packs/rank1.pack" bs=1 seek=1000000 conv=notrunc 2>/dev/null
+expect 1 '' "$TANDEM" pack "$MODEL" "$WORK/packs" --ranks 2 --verify
+head -c 1000000 "$WORK/packs/rank0.pack" >"$WORK/cut.pack"
+expect 65 '' "$TANDEM" inspect "$WORK/cut.pack"
+
+# ---- prompts and ids ----------------------------------------------------------------------------------
+
+ids()
+{
+    printf "$1" >"$WORK/ids"
+    shift
+    "${G[@]}" --ids "$WORK/ids" "$@"
+}
+
+expect 66 'none' "${G[@]}" --ids "$WORK/none"
+expect 66 'none' "${G[@]}" --prompt-file "$WORK/none"
+expect 65 'no ids' ids '' --max-tokens 4
+expect 65 'no ids' ids ' \n\t ' --max-tokens 4
+expect 65 'byte 2 is part of no token id' ids '1 x' --max-tokens 4
+expect 65 'part of no token id' ids '1 -2' --max-tokens 4
+expect 65 'part of no token id' ids '1 2.5' --max-tokens 4
+expect 65 'part of no token id' ids '1 2\0003' --max-tokens 4
+expect 65 'number 2 is 4096, the vocabulary has 4096' ids '0 4096' --max-tokens 4
+expect 65 'number 1 is' ids '99999999999999999999' --max-tokens 4
+printf 'a\xffb' >"$WORK/bytes"
+expect 65 'byte 1 is not UTF-8' "${G[@]}" --prompt-file "$WORK/bytes"
+
+small=(--set context=20 --set prefill_chunk=16 --json --set ignore_eos=on)
+twenty='0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19'
+expect 65 'prompt has 21 tokens, the context holds 20' ids "$twenty 20" "${small[@]}"
+expect 0 '' ids "$twenty" "${small[@]}"
+same 'a prompt that fills the context' '[] "length" 0' \
+    "$(field ids "$WORK/out") $(field finish "$WORK/out") $(field rounds "$WORK/out")"
+expect 0 '' ids "${twenty% *}" "${small[@]}"
+same 'room for one token' '"length" 1' "$(field finish "$WORK/out") $(field completion_tokens "$WORK/out")"
+expect 0 '' ids "0 1 2 3 4" "${small[@]}"
+same 'a reply up to the end of the context' '"length" 15' \
+    "$(field finish "$WORK/out") $(field completion_tokens "$WORK/out")"
+expect 0 '' "${G[@]}" --prompt '' --max-tokens 3 --json
+same 'an empty prompt is the begin token' 1 "$(field prompt_tokens "$WORK/out")"
+expect 0 '' "${G[@]}" --prompt a --max-tokens 0 --json
+same 'no tokens asked for' '[] "length"' "$(field ids "$WORK/out") $(field finish "$WORK/out")"
+
+# ---- output -------------------------------------------------------------------------------------------
+
+out_to()
+{
+    local to=$1
+
+    shift
+    "$@" >"$to"
+}
+
+expect 73 'cannot write' out_to /dev/full "${G[@]}" --prompt a --max-tokens 4
+expect 73 'cannot write' out_to /dev/full "${G[@]}" --prompt a --max-tokens 4 --json
+expect 73 'cannot write' out_to /dev/full "$TANDEM" config
+
+expect 0 '' "${G[@]}" --prompt 'Once upon a time' --max-tokens 8 --json
+reply=$(field text "$WORK/out")
+same 'ids are counted' 8 "$(field ids "$WORK/out" | tr ',' '\n' | wc -l)"
+field ids "$WORK/out" | tr -d '[]' | tr ',' ' ' >"$WORK/ids"
+expect 0 '' "$TANDEM" detokenize "${BASE[@]}" --ids "$WORK/ids"
+same 'ids are the text' "$reply" "\"$(cat "$WORK/out")\""
+expect 0 '' "${G[@]}" --prompt 'Once upon a time' --max-tokens 8
+same 'text streams as it is in JSON' "$reply" "\"$(cat "$WORK/out")\""
+
+expect 0 '' "$TANDEM" tokenize "${BASE[@]}" --prompt 'Grüße, 你好 😀'
+cp "$WORK/out" "$WORK/ids"
+expect 0 '' "$TANDEM" detokenize "${BASE[@]}" --ids "$WORK/ids"
+same 'there and back' 'Grüße, 你好 😀' "$(cat "$WORK/out")"
+expect 0 '' "$TANDEM" tokenize "${BASE[@]}" --prompt '<｜User｜>'
+same 'a typed marker is text' no "$(grep -qw 3 "$WORK/out" && echo yes || echo no)"
+expect 0 '' "$TANDEM" tokenize "${BASE[@]}" --prompt '<｜User｜>' --markers
+same 'a marker that was asked for' '0 3' "$(cat "$WORK/out")"
+
+expect 0 '' "$TANDEM" tokenize "${BASE[@]}" --prompt 'Once upon a time'
+cp "$WORK/out" "$WORK/ids"
+expect 0 'scored' "$TANDEM" score "${BASE[@]}" --ids "$WORK/ids" --top 3
+same 'a line a position' "$(wc -w <"$WORK/ids")" "$(wc -l <"$WORK/out")"
+tail -1 "$WORK/out" >"$WORK/last"
+same 'nothing follows the last token' null "$(field logprob "$WORK/last")"
+best=$(sed 's/.*"top":\[\[\([0-9]*\),.*/\1/' "$WORK/last")
+expect 0 '' "$TANDEM" score "${BASE[@]}" --set ranks=2 --set numerics=fp32 --ids "$WORK/ids" --top 1
+expect 0 '' "${G[@]}" --ids "$WORK/ids" --max-tokens 1 --json
+same 'the likeliest token is the greedy one' "[$best]" "$(field ids "$WORK/out")"
+
+mkdir "$WORK/log"
+expect 0 '' "${G[@]}" --set ranks=2 --set "log=$WORK/log" --prompt 'Once upon a time' --max-tokens 16 --json
+rounds=$(field rounds "$WORK/out")
+for r in 0 1; do
+    same "a line a round of rank $r" "$((rounds + 1))" "$(wc -l <"$WORK/log/rank$r.jsonl")"
+    same "the sums of rank $r" 16 "$(tail -1 "$WORK/log/rank$r.jsonl" | sed 's/.*"tokens":\([0-9]*\).*/\1/')"
+done
+landed() { sed -n 's/.*"a":\([0-9]*\),"landed":\([0-9]*\).*/\1 \2/p' "$1"; }
+same 'both ranks log the same outcomes' "$(landed "$WORK/log/rank0.jsonl")" "$(landed "$WORK/log/rank1.jsonl")"
+
+# ---- groups -------------------------------------------------------------------------------------------
+
+secret_file "$WORK/secret"
+port=$(free_port)
+pair=("${G[@]}" --prompt a --max-tokens 4 "${TCP[@]}" --set "secret=$WORK/secret" --set "port=$port")
+"${pair[@]}" >/dev/null 2>"$WORK/waiting" &
+waiting=$!
+listening() { (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; }
+until_true 200 listening || note_failure "rank 0 does not listen"
+expect 69 "$port" "${pair[@]}"
+secret_file "$WORK/other"
+expect 77 '' "${pair[@]}" --set rank=1 --set "secret=$WORK/other"
+cp "$WORK/secret" "$WORK/open"
+chmod 644 "$WORK/open"
+expect 77 'open' "${pair[@]}" --set rank=1 --set "secret=$WORK/open"
+expect 66 'none' "${pair[@]}" --set rank=1 --set "secret=$WORK/none"
+same 'strangers do not end rank 0' yes "$(kill -0 $waiting && echo yes)"
+kill -TERM $waiting
+wait $waiting
+same 'a signal before there is a round' 130 $?
+
+# differ KEY=VALUE - rank 1 has another value: both end with 78 and name the key
+differ()
+{
+    "${pair[@]}" >/dev/null 2>"$WORK/waiting" &
+    waiting=$!
+    expect 78 "${1%=*}" "${pair[@]}" --set rank=1 --set "$1"
+    wait $waiting
+    same "rank 0 when rank 1 has $1" 78 $?
+    same "rank 0 names $1" 1 "$(grep -c "error: .*${1%=*}" "$WORK/waiting")"
+}
+differ depth=3
+differ slots=2
+differ context=4000
+
+finish

@@ -1,0 +1,78 @@
+#!/usr/bin/env bash
+# test_exact.sh - drafted == serial, token for token: greedy and sampled, one and two ranks, threads and processes.
+#
+# `tandem demo` decodes each prompt drafted and then serially and exits with 1 if they differ. Here it must also draft.
+
+set -u
+. "$(dirname "$0")/lib.sh"
+
+secret_file "$WORK/secret"
+
+# ranks_of LINK RANKS COMMAND... - one process, or one a rank; the exit code and output of rank 0
+ranks_of()
+{
+    local link=$1 ranks=$2 port others=() r status
+
+    shift 2
+    if [ "$link" = loop ]; then
+        "$@" --set "ranks=$ranks"
+        return
+    fi
+    port=$(free_port)
+    for ((r = 1; r < ranks; r++)); do
+        "$@" --set "ranks=$ranks" --set "link=$link" --set "secret=$WORK/secret" --set "port=$port" --set "rank=$r" \
+            >/dev/null &
+        others+=($!)
+    done
+    "$@" --set "ranks=$ranks" --set "link=$link" --set "secret=$WORK/secret" --set "port=$port"
+    status=$?
+    for r in "${others[@]}"; do
+        wait "$r" || status=$?
+    done
+    return $status
+}
+
+DEMO=("$TANDEM" demo "${BASE[@]}" --prompts "$ROOT/configs/demo" --max-tokens 48 --set log_level=err)
+
+# exact NAME LINK RANKS OPTION...
+exact()
+{
+    local name=$1 link=$2 ranks=$3
+
+    shift 3
+    expect 0 '' ranks_of "$link" "$ranks" "${DEMO[@]}" "$@"
+    same "$name: the proof" 1 "$(grep -c 'equals serial text token for token' "$WORK/out")"
+    # structured text: well above one token a round, so that acceptance is really in play
+    same "$name: it drafts" yes "$(awk '$1 == "structured" && NF > 5 && $5 > 1.5 { print "yes" }' "$WORK/out")"
+}
+
+for layout in "loop 1" "loop 2" "tcp 2" "shm 2"; do
+    exact "$layout, greedy" $layout
+    exact "$layout, T 0.8" $layout --temperature 0.8 --top-p 0.95 --seed 7
+done
+exact 'full depth' loop 2 --set depth=5
+exact 'depth 1, T 1' loop 1 --set depth=1 --temperature 1 --top-k 20 --seed 9
+exact 'fp32, quantisers off' loop 2 --set numerics=fp32 --set cache_quant=off --set depth=4
+exact 'small chunks, one thread' loop 1 --set prefill_chunk=16 --set threads=1 --set depth=5
+exact 'stop strings' loop 1 --stop ', 9' --stop 'king' --stop $'\n\n' --set depth=5
+
+# The same request gives the same ids over every link, and with a seed again.
+ask=("$TANDEM" generate "${BASE[@]}" --prompt 'Count from 1 to 60.' --max-tokens 40 --json --temperature 0.8 --seed 3)
+expect 0 '' ranks_of loop 2 "${ask[@]}"
+ids=$(field ids "$WORK/out")
+expect 0 '' ranks_of tcp 2 "${ask[@]}"
+same 'tcp against loop' "$ids" "$(field ids "$WORK/out")"
+expect 0 '' ranks_of shm 2 "${ask[@]}" --draft none
+same 'shm, serial, against loop, drafted' "$ids" "$(field ids "$WORK/out")"
+expect 0 '' ranks_of loop 2 "${ask[@]}" --seed 4
+same 'another seed, another text' no "$([ "$ids" = "$(field ids "$WORK/out")" ] && echo yes || echo no)"
+
+# A reply that a stop string ends: drafted and serial agree in ids, text and reason.
+ask=("$TANDEM" generate "${BASE[@]}" --prompt 'Once upon a time' --max-tokens 40 --json --stop 'man, and')
+expect 0 '' "${ask[@]}" --set depth=5
+drafted=$(field ids "$WORK/out")$(field text "$WORK/out")$(field finish "$WORK/out")
+expect 0 '' "${ask[@]}" --draft none
+same 'a stop inside a block' "$drafted" "$(field ids "$WORK/out")$(field text "$WORK/out")$(field finish "$WORK/out")"
+same 'it was the stop' '"stop"' "$(field finish "$WORK/out")"
+
+finish

@@ -1,0 +1,146 @@
+#!/usr/bin/env bash
+# test_kill.sh - a rank that dies ends the other within two seconds, signals drain, the launcher leaves nobody behind.
+
+set -u
+. "$(dirname "$0")/lib.sh"
+
+BUILD=$4
+secret_file "$WORK/secret"
+LONG=(generate "${BASE[@]}" --prompt 'Once upon a time' --max-tokens 6000 --temperature 1 --seed 1 --set ignore_eos=on
+    --set ranks=2 --set "secret=$WORK/secret")
+pid=(0 0)
+
+now_ms() { date +%s%3N; }
+alive() { kill -0 "$1" 2>/dev/null && ! grep -q '^State:[[:space:]]*Z' "/proc/$1/status" 2>/dev/null; }
+gone() { ! alive "$1"; }
+has_text() { [ "$(stat -c %s "$WORK/text0" 2>/dev/null || echo 0)" -gt 20 ]; }
+
+# begin LINK - two ranks that decode; returns when text comes
+begin()
+{
+    local port r
+
+    port=$(free_port)
+    rm -f "$WORK/text0"
+    for r in 0 1; do
+        "$TANDEM" "${LONG[@]}" --set "link=$1" --set "port=$port" --set "rank=$r" >"$WORK/text$r" 2>"$WORK/err$r" &
+        pid[r]=$!
+    done
+    until_true 300 has_text || {
+        note_failure "no text comes over $1"
+        cat "$WORK/err0" "$WORK/err1"
+    }
+}
+
+# survivor NAME RANK - the rank ends by itself within two seconds with 70 and names the other
+survivor()
+{
+    local name=$1 r=$2 begin took
+
+    begin=$(now_ms)
+    until_true 30 gone "${pid[r]}"
+    took=$(($(now_ms) - begin))
+    if ! gone "${pid[r]}"; then
+        note_failure "$name: rank $r lives after $took ms"
+        kill -KILL "${pid[r]}"
+    fi
+    wait "${pid[r]}"
+    same "$name: exit code of rank $r" 70 $?
+    same "$name: ended in $took ms" yes "$([ "$took" -lt 2000 ] && echo yes)"
+    same "$name: the other rank is named" yes "$(grep -q "rank $((1 - r))" "$WORK/err$r" && echo yes || cat "$WORK/err$r")"
+}
+
+# ---- one rank is killed -------------------------------------------------------------------------------
+
+for link in tcp shm; do
+    for dies in 0 1; do
+        begin $link
+        kill -KILL "${pid[dies]}"
+        survivor "$link, kill -9 of rank $dies" $((1 - dies))
+        wait "${pid[dies]}" 2>/dev/null
+    done
+done
+
+# A rank that stops answering is found by its silence; its process ends when it may run again.
+begin tcp
+kill -STOP "${pid[1]}"
+survivor 'tcp, stopped rank 1' 0
+kill -CONT "${pid[1]}"
+survivor 'tcp, rank 1 goes on alone' 1
+
+# ---- signals ------------------------------------------------------------------------------------------
+
+# drains NAME SIGNALLED... - the ranks end with 0 and the text stays whole
+drains()
+{
+    local name=$1 r
+
+    shift
+    begin tcp
+    for r in "$@"; do
+        kill -TERM "${pid[r]}"
+    done
+    for r in 0 1; do
+        until_true 50 gone "${pid[r]}" || kill -KILL "${pid[r]}"
+        wait "${pid[r]}"
+        same "$name: exit code of rank $r" 0 $?
+    done
+    same "$name: it says so" yes "$(grep -q 'finishing the round' "$WORK/err$1" && echo yes)"
+    same "$name: how the reply ended" yes "$(grep -q 'finish interrupted' "$WORK/err0" && echo yes || cat "$WORK/err0")"
+}
+drains 'SIGTERM to both' 0 1
+drains 'SIGTERM to rank 0' 0
+drains 'SIGTERM to rank 1' 1
+
+# ---- the launcher -------------------------------------------------------------------------------------
+
+children() { cat "/proc/$launcher/task/$launcher/children" 2>/dev/null; }
+tandem_children()
+{
+    local c
+
+    for c in $(children); do
+        [ "$(cat "/proc/$c/comm" 2>/dev/null)" = tandem ] && echo "$c"
+    done
+}
+
+launch()
+{
+    rm -f "$WORK/text0"
+    TANDEM_BUILD=$BUILD "$ROOT/launch.sh" --set "port=$(free_port)" --set link=tcp "${LONG[@]}" >"$WORK/text0" 2>"$WORK/err0" &
+    launcher=$!
+    until_true 300 has_text || {
+        note_failure "no text from the launcher"
+        cat "$WORK/err0"
+    }
+    ranks=($(tandem_children))
+    same "the launcher has two ranks" 2 ${#ranks[@]}
+}
+
+# ended NAME CODE - the launcher has ended with this code, and nobody is left
+ended()
+{
+    local r
+
+    until_true 60 gone "$launcher" || note_failure "$1: the launcher lives"
+    wait "$launcher"
+    same "$1: exit code" "$2" $?
+    for r in "${ranks[@]}"; do
+        until_true 30 gone "$r" || {
+            note_failure "$1: rank $r is an orphan"
+            kill -KILL "$r"
+        }
+    done
+}
+
+launch
+kill -TERM $launcher
+ended 'launcher, SIGTERM' 0
+launch
+kill -KILL "${ranks[1]}"
+ended 'launcher, a rank is killed' 137
+launch
+kill -KILL $launcher
+ended 'launcher, kill -9' 137
+
+finish
