@@ -6,8 +6,13 @@
 
 #include "kernels/ref/simd.h"
 
+#if SIMD_X86
+#include <immintrin.h>
+#endif
+
 #define DOT_NAME(f) base_##f
 #define DOT_ACCS 4
+#define DOT_WIDE 0
 #include "kernels/ref/dot_body.h"
 
 #if SIMD_X86
@@ -15,6 +20,7 @@
 #pragma GCC target("avx2")
 #define DOT_NAME(f) avx2_##f
 #define DOT_ACCS 4
+#define DOT_WIDE 0
 #include "kernels/ref/dot_body.h"
 #pragma GCC pop_options
 
@@ -22,6 +28,7 @@
 #pragma GCC target("avx512f")
 #define DOT_NAME(f) avx512_##f
 #define DOT_ACCS 24
+#define DOT_WIDE 1
 #include "kernels/ref/dot_body.h"
 #pragma GCC pop_options
 #endif
@@ -44,6 +51,12 @@ void dot_rows(const struct dot_tiles *w, int first, int tiles, const float *cons
 
 void dot_transpose(const float *rows, size_t ld, int n, int cols, float *out)
 {
+#if SIMD_X86
+    if (__builtin_cpu_supports("avx512f")) {
+        avx512_transpose(rows, ld, n, cols, out);
+        return;
+    }
+#endif
     for (int c = 0; c < cols; c++) {
         for (int j = 0; j < n; j++)
             out[c * MAT_TILE + j] = rows[(size_t)j * ld + (size_t)c];

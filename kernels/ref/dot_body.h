@@ -1,6 +1,7 @@
 /* dot_body - the functions of dot.c for one instruction set; included once for each.
  *
- * DOT_NAME(f) is the set's name for f, DOT_ACCS how many sums of MAT_TILE outputs its registers can hold.
+ * DOT_NAME(f) is the set's name for f, DOT_ACCS how many sums of MAT_TILE outputs its registers can hold,
+ * DOT_WIDE whether MAT_TILE values are one register.
  */
 
 typedef float DOT_NAME(vec) __attribute__((vector_size(4 * MAT_TILE)));
@@ -14,7 +15,10 @@ typedef uint16_t DOT_NAME(half_mem)
 static ALWAYS_INLINE void DOT_NAME(column)(const void *data, size_t at, enum dtype t,
                                            DOT_NAME(vec) * out)
 {
-    DOT_NAME(bits) u, a, small, normal, is;
+    DOT_NAME(bits) u;
+#if !DOT_WIDE
+    DOT_NAME(bits) a, small, normal, is;
+#endif
 
     if (t == DTYPE_F32) {
         *out = *(const DOT_NAME(vec_mem) *)((const float *)data + at);
@@ -26,6 +30,10 @@ static ALWAYS_INLINE void DOT_NAME(column)(const void *data, size_t at, enum dty
         *out = (DOT_NAME(vec))(u << 16);
         return;
     }
+#if DOT_WIDE
+    *out = (DOT_NAME(vec))_mm512_cvtph_ps(
+        _mm256_loadu_si256((const void *)((const uint16_t *)data + at)));
+#else
     /* f32_from_f16 of numfmt.h, with masks for its choices */
     a = u & 0x7fff;
     small = (DOT_NAME(bits))(__builtin_convertvector((DOT_NAME(ints))a, DOT_NAME(vec)) * 0x1p-24f);
@@ -34,6 +42,7 @@ static ALWAYS_INLINE void DOT_NAME(column)(const void *data, size_t at, enum dty
     is = (DOT_NAME(bits))(a < 0x400);
     a = (is & small) | (~is & normal);
     *out = (DOT_NAME(vec))(a | (u & 0x8000) << 16);
+#endif
 }
 
 /* R rows against T tiles; R, T and t are constants where this is inlined. */
@@ -86,7 +95,7 @@ static ALWAYS_INLINE void DOT_NAME(block)(const struct dot_tiles *w, int first,
                                                                                                    \
         for (; i + DOT_MANY(R) <= tiles; i += DOT_MANY(R))                                         \
             DOT_NAME(block)                                                                        \
-            (w, first + i, x, y + (size_t)i * MAT_TILE, ldy, onto, R, DOT_MANY(R), D);             \
+        (w, first + i, x, y + (size_t)i * MAT_TILE, ldy, onto, R, DOT_MANY(R), D);                 \
         for (; i < tiles; i++)                                                                     \
             DOT_NAME(block)(w, first + i, x, y + (size_t)i * MAT_TILE, ldy, onto, R, 1, D);        \
     } while (0)
@@ -147,8 +156,64 @@ static void DOT_NAME(rows)(const struct dot_tiles *w, int first, int tiles, cons
     }
 }
 
+#if DOT_WIDE
+/* Blocks of d x d trade places with their neighbours, d = 1, 2, 4, 8: lane l of a pair of rows a, b that lie
+ * d apart becomes DOT_UPPER in a and DOT_LOWER in b, counted through a and then b. */
+#define DOT_UPPER(l, d) ((l) & (d) ? 16 + (l) - (d) : (l))
+#define DOT_LOWER(l, d) ((l) & (d) ? 16 + (l) : (l) + (d))
+#define DOT_LANES(f, d)                                                                            \
+    {                                                                                              \
+        f(0, d), f(1, d), f(2, d), f(3, d), f(4, d), f(5, d), f(6, d), f(7, d), f(8, d), f(9, d),  \
+            f(10, d), f(11, d), f(12, d), f(13, d), f(14, d), f(15, d)                             \
+    }
+
+static ALWAYS_INLINE void DOT_NAME(swap)(DOT_NAME(vec) * v, const int d, DOT_NAME(ints) upper,
+                                         DOT_NAME(ints) lower)
+{
+#pragma GCC unroll 16
+    for (int i = 0; i < MAT_TILE; i++) {
+        DOT_NAME(vec) a = v[i];
+
+        if (i & d)
+            continue;
+        v[i] = __builtin_shuffle(a, v[i + d], upper);
+        v[i + d] = __builtin_shuffle(a, v[i + d], lower);
+    }
+}
+
+static void DOT_NAME(transpose)(const float *rows, size_t ld, int n, int cols, float *out)
+{
+    for (int c = 0; c < cols; c += MAT_TILE) {
+        DOT_NAME(vec) v[MAT_TILE];
+
+#pragma GCC unroll 16
+        for (int j = 0; j < MAT_TILE; j++) {
+            v[j] = (DOT_NAME(vec)){ 0 };
+            if (j < n)
+                v[j] = *(const DOT_NAME(vec_mem) *)(rows + (size_t)j * ld + (size_t)c);
+        }
+        DOT_NAME(swap)
+        (v, 1, (DOT_NAME(ints))DOT_LANES(DOT_UPPER, 1), (DOT_NAME(ints))DOT_LANES(DOT_LOWER, 1));
+        DOT_NAME(swap)
+        (v, 2, (DOT_NAME(ints))DOT_LANES(DOT_UPPER, 2), (DOT_NAME(ints))DOT_LANES(DOT_LOWER, 2));
+        DOT_NAME(swap)
+        (v, 4, (DOT_NAME(ints))DOT_LANES(DOT_UPPER, 4), (DOT_NAME(ints))DOT_LANES(DOT_LOWER, 4));
+        DOT_NAME(swap)
+        (v, 8, (DOT_NAME(ints))DOT_LANES(DOT_UPPER, 8), (DOT_NAME(ints))DOT_LANES(DOT_LOWER, 8));
+#pragma GCC unroll 16
+        for (int j = 0; j < MAT_TILE; j++)
+            *(DOT_NAME(vec_mem) *)(out + (size_t)(c + j) * MAT_TILE) = v[j];
+    }
+}
+
+#undef DOT_UPPER
+#undef DOT_LOWER
+#undef DOT_LANES
+#endif
+
 #undef DOT_FN
 #undef DOT_ONE
 #undef DOT_MANY
 #undef DOT_NAME
 #undef DOT_ACCS
+#undef DOT_WIDE

@@ -10,8 +10,6 @@
 #include "kernels/ref/order.h"
 #include "kernels/ref/ref.h"
 
-#define DIM_MAX 512
-
 /* The entries that compete in a row, ascending: all of 0 .. n - 1, or those of the candidate blocks. */
 struct field {
     const struct select_args *a;
@@ -50,14 +48,14 @@ static void score_tile(const struct field *f, int first, int n, uint32_t *word)
     const struct select_args *a = f->a;
     const float *q = a->q + (size_t)f->row * (size_t)a->heads * (size_t)a->dim;
     const float *wt = a->wt + (size_t)f->row * (size_t)a->heads;
-    float key[MAT_TILE * DIM_MAX], tile[MAT_TILE * DIM_MAX];
+    const unsigned char *key[MAT_TILE];
+    float tile[MAT_TILE * DECODE_COLS];
     float dot[DOT_ROWS][MAT_TILE], sum[MAT_TILE] = { 0 };
     struct dot_tiles w = { tile, DTYPE_F32, 0, MAT_TILE, a->dim };
 
     for (int j = 0; j < n; j++)
-        codec_decode(a->keys.codec, state_row(&a->keys, f->slot, entry_of(f, first + j)), a->dim,
-                     key + (size_t)j * (size_t)a->dim);
-    dot_transpose(key, (size_t)a->dim, n, a->dim, tile);
+        key[j] = state_row(&a->keys, f->slot, entry_of(f, first + j));
+    codec_decode_tile(a->keys.codec, key, n, a->dim, tile);
     for (int h = 0; h < a->heads; h += DOT_ROWS) {
         int heads = a->heads - h < DOT_ROWS ? a->heads - h : DOT_ROWS;
         const float *x[DOT_ROWS];
@@ -145,7 +143,7 @@ void ref_select(struct queue *q, const struct select_args *a)
 {
     if (q->err)
         return;
-    if (a->dim % MAT_TILE != 0 || a->dim > DIM_MAX || a->keys.cols != a->dim ||
+    if (a->dim % MAT_TILE != 0 || a->dim > DECODE_COLS || a->keys.cols != a->dim ||
         a->dim % codec_block(a->keys.codec) != 0) {
         queue_fail(q, -EINVAL, "select: keys of %d values for queries of %d, want a multiple of %d",
                    a->keys.cols, a->dim, MAT_TILE);

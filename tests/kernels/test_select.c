@@ -3,28 +3,30 @@
 #include "tests/kernels/bed.h"
 
 #define HEADS 3
-#define DIM 32
+#define DIM_MAX 128 /* a multiple of what is decoded at once */
+#define NARROW 32
 
 struct scene {
     struct select_args a;
     struct row_info info[32];
-    float *key; /* [entries][DIM] as they read back */
+    float *key; /* [entries][dim] as they read back */
     float *score;
 };
 
-static void scene_make(struct bed *b, struct scene *s, int rows, int pos, int ratio, int topk)
+static void scene_make(struct bed *b, struct scene *s, int dim, int rows, int pos, int ratio,
+                       int topk)
 {
     int n = (pos + rows) / ratio, cap = n + 3;
 
     memset(s, 0, sizeof(*s));
-    s->a = (struct select_args){ .q = bed_f32(b, (size_t)(rows * HEADS * DIM), 2),
+    s->a = (struct select_args){ .q = bed_f32(b, (size_t)(rows * HEADS * dim), 2),
                                  .wt = bed_f32(b, (size_t)(rows * HEADS), 1),
-                                 .keys = bed_state(b, 2, cap, CODEC_QI, DIM),
+                                 .keys = bed_state(b, 2, cap, CODEC_QI, dim),
                                  .info = s->info,
                                  .sel = bed_take(b, (size_t)(rows * topk) * sizeof(int32_t)),
                                  .rows = rows,
                                  .heads = HEADS,
-                                 .dim = DIM,
+                                 .dim = dim,
                                  .ratio = ratio,
                                  .topk = topk,
                                  .scale = 1.0f / 64 };
@@ -34,7 +36,7 @@ static void scene_make(struct bed *b, struct scene *s, int rows, int pos, int ra
     bed_rows(s->info, 0, 1, pos, rows);
     b->op->requant(
         b->q, &(struct requant_args){
-                  .x = (float *)s->a.q, .rows = rows * HEADS, .cols = DIM, .codec = CODEC_QI });
+                  .x = (float *)s->a.q, .rows = rows * HEADS, .cols = dim, .codec = CODEC_QI });
 }
 
 /* Scores of row r, in the order the contract gives; returns how many entries it sees. */
@@ -48,8 +50,8 @@ static int naive_scores(struct scene *s, int r)
         for (int h = 0; h < HEADS; h++) {
             volatile float dot = 0, p;
 
-            for (int c = 0; c < DIM; c++) {
-                p = s->a.q[(r * HEADS + h) * DIM + c] * s->key[j * DIM + c];
+            for (int c = 0; c < s->a.dim; c++) {
+                p = s->a.q[(r * HEADS + h) * s->a.dim + c] * s->key[j * s->a.dim + c];
                 dot = dot + p;
             }
             p = s->a.wt[r * HEADS + h] * (dot < 0 ? 0 : dot);
@@ -150,7 +152,8 @@ Test(select, takes_the_best_entries_and_blocks)
             int32_t *cand;
 
             bed_open(&b, workers);
-            scene_make(&b, &s, cases[i].rows, cases[i].pos, cases[i].ratio, cases[i].topk);
+            scene_make(&b, &s, i % 2 ? NARROW : DIM_MAX, cases[i].rows, cases[i].pos,
+                       cases[i].ratio, cases[i].topk);
             s.a.blocks = cases[i].blocks;
             s.a.block = cases[i].block;
             b.op->select(b.q, &s.a);
@@ -187,20 +190,20 @@ Test(select, ties_go_to_the_lower_entry)
         int32_t *cand;
 
         bed_open(&b, 1);
-        scene_make(&b, &s, 5, 300, 1, 32);
+        scene_make(&b, &s, NARROW, 5, 300, 1, 32);
         s.a.blocks = 6;
         s.a.block = 8;
         cand = bed_take(&b, 5 * 6 * sizeof(*cand));
         s.a.cand_out = cand;
-        for (int i = 0; i < 5 * HEADS * DIM; i++)
+        for (int i = 0; i < 5 * HEADS * NARROW; i++)
             ((float *)s.a.q)[i] = (float)((i * 7 % 11) < 2) - (float)((i * 5 % 13) < 2);
         for (int j = 0; j < 305; j++) {
             struct row_info at = { .slot = 1, .pos = j };
-            float x[DIM];
+            float x[NARROW];
 
-            for (int c = 0; c < DIM; c++)
-                x[c] = s.key[j * DIM + c] = (float)((j * 3 + c) % 5 == 0) * (j % 2 ? 1 : -1);
-            x[(j * 3) % DIM] = s.key[j * DIM + (j * 3) % DIM] = 6;
+            for (int c = 0; c < NARROW; c++)
+                x[c] = s.key[j * NARROW + c] = (float)((j * 3 + c) % 5 == 0) * (j % 2 ? 1 : -1);
+            x[(j * 3) % NARROW] = s.key[j * NARROW + (j * 3) % NARROW] = 6;
             b.op->row_put(
                 b.q, &(struct row_put_args){ .x = x, .view = s.a.keys, .info = &at, .rows = 1 });
         }
@@ -217,13 +220,13 @@ Test(select, the_newest_block_is_kept_even_if_it_is_the_worst)
     struct scene s;
     struct bed b;
     int32_t cand[3];
-    float q[HEADS * DIM] = { 1 }, wt[HEADS] = { 1, 0, 0 };
+    float q[HEADS * NARROW] = { 1 }, wt[HEADS] = { 1, 0, 0 };
 
     bed_open(&b, 1);
-    scene_make(&b, &s, 1, 40, 1, 4);
+    scene_make(&b, &s, NARROW, 1, 40, 1, 4);
     for (int j = 0; j < 41; j++) { /* scores fall with the entry */
         struct row_info at = { .slot = 1, .pos = j };
-        float x[DIM] = { j < 8 ? 6 : j < 16 ? 4 : j < 24 ? 3 : j < 32 ? 2 : 0.5f };
+        float x[NARROW] = { j < 8 ? 6 : j < 16 ? 4 : j < 24 ? 3 : j < 32 ? 2 : 0.5f };
 
         b.op->row_put(b.q,
                       &(struct row_put_args){ .x = x, .view = s.a.keys, .info = &at, .rows = 1 });
@@ -247,7 +250,7 @@ Test(select, rows_are_independent)
     int32_t one[32], cand[16], *all;
 
     bed_open(&b, 2);
-    scene_make(&b, &s, 16, 800, 2, 32);
+    scene_make(&b, &s, DIM_MAX, 16, 800, 2, 32);
     s.a.blocks = 16;
     s.a.block = 8;
     all = bed_take(&b, 16 * 16 * sizeof(*all));
@@ -256,7 +259,7 @@ Test(select, rows_are_independent)
     for (int r = 0; r < 16; r++) {
         struct select_args a = s.a;
 
-        a.q += r * HEADS * DIM;
+        a.q += r * HEADS * DIM_MAX;
         a.wt += r * HEADS;
         a.info += r;
         a.sel = one;
@@ -276,7 +279,7 @@ Test(select, bad_shapes_fail_the_queue)
     int32_t cand[8] = { 0 };
 
     bed_open(&b, 1);
-    scene_make(&b, &s, 1, 40, 1, 4);
+    scene_make(&b, &s, NARROW, 1, 40, 1, 4);
     s.a.cand_out = cand;
     b.op->select(b.q, &s.a);
     cr_expect(eq(int, bed_wait(&b), -EINVAL), "no blocks");
