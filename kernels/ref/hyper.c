@@ -10,10 +10,12 @@
 
 #define MIX_TILES (((2 + HC_MAX) * HC_MAX + MAT_TILE - 1) / MAT_TILE)
 #define GRAIN_ROWS 8
+#define PIECE 256  /* channels */
+#define HC_USUAL 4 /* loops over this number of streams are compiled out */
 
 /* Rows to one by softmax, then columns; the rest of the iterations divide rows and columns in turn. eps is
  * added to every softmax value and to every divisor. The last step divides columns. */
-static void sinkhorn(float *c, int n, int iters, float eps)
+static ALWAYS_INLINE void sinkhorn_of(float *c, const int n, int iters, float eps)
 {
     for (int j = 0; j < n; j++) {
         float most = c[j * n], sum = 0;
@@ -45,6 +47,14 @@ static void sinkhorn(float *c, int n, int iters, float eps)
                 c[j * n + k] /= sum + eps;
         }
     }
+}
+
+static void sinkhorn(float *c, int n, int iters, float eps)
+{
+    if (n == HC_USUAL)
+        sinkhorn_of(c, HC_USUAL, iters, eps);
+    else
+        sinkhorn_of(c, n, iters, eps);
 }
 
 /* m: the (2 + hc) * hc sums of a row, not yet scaled by the row's norm. */
@@ -102,30 +112,39 @@ void ref_hc_mix(struct queue *q, const struct hc_mix_args *a)
     ref_run(q, a->rows, GRAIN_ROWS, hc_mix_rows, a);
 }
 
-static void round_row(float *y, int n, enum round round)
+static ALWAYS_INLINE void round_row(float *y, int n, enum round round)
 {
     if (round == ROUND_BF16)
         for (int c = 0; c < n; c++)
             y[c] = bf16_round(y[c]);
 }
 
+static ALWAYS_INLINE void weighted_sum(const float *x, const float *pre, float *y, size_t dim,
+                                       const int hc)
+{
+    for (size_t c = 0; c < dim; c++) {
+        float sum = 0;
+
+#pragma GCC unroll 4
+        for (int i = 0; i < hc; i++)
+            sum += pre[i] * x[(size_t)i * dim + c];
+        y[c] = sum;
+    }
+}
+
 SIMD static void collapse_row(const struct hc_collapse_args *a, int r)
 {
-    const float *x = a->x + (size_t)r * (size_t)a->hc * (size_t)a->dim;
+    size_t dim = (size_t)a->dim;
+    const float *x = a->x + (size_t)r * (size_t)a->hc * dim;
     const float *pre = a->pre ? a->pre + (size_t)r * (size_t)a->hc : NULL;
-    float *y = a->y + (size_t)r * (size_t)a->dim;
+    float *y = a->y + (size_t)r * dim;
 
-    if (!pre) {
-        memcpy(y, x, (size_t)a->dim * sizeof(*y));
-    } else {
-        for (int c = 0; c < a->dim; c++) {
-            float sum = 0;
-
-            for (int i = 0; i < a->hc; i++)
-                sum += pre[i] * x[(size_t)i * (size_t)a->dim + (size_t)c];
-            y[c] = sum;
-        }
-    }
+    if (!pre)
+        memcpy(y, x, dim * sizeof(*y));
+    else if (a->hc == HC_USUAL)
+        weighted_sum(x, pre, y, dim, HC_USUAL);
+    else
+        weighted_sum(x, pre, y, dim, a->hc);
     round_row(y, a->dim, a->round);
 }
 
@@ -142,26 +161,42 @@ void ref_hc_collapse(struct queue *q, const struct hc_collapse_args *a)
     ref_run(q, a->rows, GRAIN_ROWS, hc_collapse_rows, a);
 }
 
-SIMD static void expand_row(const struct hc_expand_args *a, int r)
+/* Channels at .. at + n - 1 of a row; all streams are read before one is written. */
+static ALWAYS_INLINE void expand_piece(const struct hc_expand_args *a, int r, int at, int n,
+                                       const int hc)
 {
-    int hc = a->hc;
-    float *x = a->x + (size_t)r * (size_t)hc * (size_t)a->dim;
-    const float *y = a->y + (size_t)r * (size_t)a->dim;
+    size_t dim = (size_t)a->dim;
+    float *x = a->x + (size_t)r * (size_t)hc * dim + (size_t)at;
     const float *post = a->post + (size_t)r * (size_t)hc;
     const float *comb = a->comb + (size_t)r * (size_t)(hc * hc);
+    float y[PIECE], out[HC_MAX][PIECE];
 
-    for (int c = 0; c < a->dim; c++) {
-        float in[HC_MAX], v = ref_round(y[c], a->round);
+    memcpy(y, a->y + (size_t)r * dim + (size_t)at, (size_t)n * sizeof(*y));
+    round_row(y, n, a->round);
+    for (int k = 0; k < hc; k++)
+        for (int c = 0; c < n; c++) {
+            float mixed = 0;
 
-        for (int j = 0; j < hc; j++)
-            in[j] = x[(size_t)j * (size_t)a->dim + (size_t)c];
-        for (int k = 0; k < hc; k++) {
-            float sum = post[k] * v, mixed = 0;
-
+#pragma GCC unroll 4
             for (int j = 0; j < hc; j++)
-                mixed += comb[j * hc + k] * in[j];
-            x[(size_t)k * (size_t)a->dim + (size_t)c] = ref_round(sum + mixed, a->round);
+                mixed += comb[j * hc + k] * x[(size_t)j * dim + (size_t)c];
+            out[k][c] = post[k] * y[c] + mixed;
         }
+    for (int k = 0; k < hc; k++) {
+        round_row(out[k], n, a->round);
+        memcpy(x + (size_t)k * dim, out[k], (size_t)n * sizeof(*x));
+    }
+}
+
+SIMD static void expand_row(const struct hc_expand_args *a, int r)
+{
+    for (int at = 0; at < a->dim; at += PIECE) {
+        int n = a->dim - at < PIECE ? a->dim - at : PIECE;
+
+        if (a->hc == HC_USUAL)
+            expand_piece(a, r, at, n, HC_USUAL);
+        else
+            expand_piece(a, r, at, n, a->hc);
     }
 }
 
