@@ -29,11 +29,14 @@ struct order_cut {
     int ties;      /* how many words equal to it belong to the k largest: the first ones */
 };
 
-/* order_cut - of n words; k >= n takes all of them. */
+/* order_cut - of n words, of the words of n pairs, or of n floats; k >= n takes all of them. */
 struct order_cut order_cut(const uint32_t *word, int n, int k);
+struct order_cut order_cut_pairs(const uint64_t *pair, int n, int k);
+struct order_cut order_cut_f32(const float *x, int n, int k);
 
-/* order_sort - n pairs word << 32 | id by larger word first, equal words in the order they came.
- * note     tmp holds n pairs; the sorted pairs are returned in one of the two arrays */
+/* order_sort - n pairs word << 32 | id by larger word, then lower id.
+ * note     tmp holds n pairs; the sorted pairs are returned in one of the two arrays. It is fast where equal
+ *          words come by ascending id */
 uint64_t *order_sort(uint64_t *pair, uint64_t *tmp, int n);
 
 #endif

@@ -8,38 +8,79 @@
 #include <math.h>
 #include <string.h>
 
+#include "kernels/ref/dot.h"
 #include "kernels/ref/order.h"
 #include "kernels/ref/ref.h"
 #include "src/base/rng.h"
 
 #define MASS_CHUNK 320 /* ids */
 #define MASS_LANES 64
+#define FEW 64 /* candidates that are cheaper kept in order than sorted */
 
 /* ---- candidates -------------------------------------------------------------------------------------- */
+
+/* A few: each goes in front of those it beats. Ids come ascending, so among equals the lower one stays. */
+static int best_few(const float *z, int cols, int k, int id0, struct candidate *cand)
+{
+    int n = 0;
+
+    for (int c = 0; c < cols; c++) {
+        int at = n;
+
+        if (!(z[c] > (n == k ? cand[n - 1].z : -INFINITY)))
+            continue;
+        while (at > 0 && z[c] > cand[at - 1].z)
+            at--;
+        n = n < k ? n + 1 : n;
+        memmove(cand + at + 1, cand + at, (size_t)(n - 1 - at) * sizeof(*cand));
+        cand[at] = (struct candidate){ .z = z[c], .id = id0 + c };
+    }
+    return n;
+}
+
+/* Many: find the cut first, then sort what lies above it. */
+static int best_many(const float *z, int cols, int k, int id0, struct candidate *cand)
+{
+    struct order_cut cut = order_cut_f32(z, cols, k);
+    uint64_t pair[TOPK_MAX], tmp[TOPK_MAX], *sorted;
+    int n = 0;
+
+    for (int c = 0; c < cols && n < k; c++) {
+        uint32_t word = order_word(z[c]);
+
+        if (z[c] > -INFINITY && (word > cut.word || (word == cut.word && cut.ties-- > 0)))
+            pair[n++] = (uint64_t)word << 32 | (uint32_t)c;
+    }
+    sorted = order_sort(pair, tmp, n);
+    for (int i = 0; i < n; i++) {
+        int c = (int)(uint32_t)sorted[i];
+
+        cand[i] = (struct candidate){ .z = z[c], .id = id0 + c };
+    }
+    return n;
+}
+
+static int all_below_infinity(const float *z, int cols)
+{
+    int bad = 0;
+
+    for (int c = 0; c < cols; c++)
+        bad |= !(z[c] < INFINITY);
+    return !bad;
+}
 
 static void best_row(const struct best_args *a, int r)
 {
     const float *z = a->logits + (size_t)r * (size_t)a->cols;
     struct candidate *cand = a->cand + (size_t)r * (size_t)a->k;
-    int n = 0, bad = 0;
+    int ok = all_below_infinity(z, a->cols), n = 0;
 
-    for (int c = 0; c < a->cols; c++) {
-        int at = n;
-
-        bad |= !(z[c] < INFINITY);
-        if (!(z[c] > (n == a->k ? cand[n - 1].z : -INFINITY)))
-            continue;
-        while (at > 0 && z[c] > cand[at - 1].z)
-            at--;
-        n = n < a->k ? n + 1 : n;
-        memmove(cand + at + 1, cand + at, (size_t)(n - 1 - at) * sizeof(*cand));
-        cand[at] = (struct candidate){ .z = z[c], .id = a->id0 + c };
-    }
-    if (bad)
-        n = 0;
+    if (ok)
+        n = a->k <= FEW ? best_few(z, a->cols, a->k, a->id0, cand)
+                        : best_many(z, a->cols, a->k, a->id0, cand);
     for (; n < a->k; n++)
         cand[n] = (struct candidate){ .z = -INFINITY, .id = -1 };
-    if (bad)
+    if (!ok)
         cand[0].z = NAN;
 }
 
@@ -107,6 +148,15 @@ static int nucleus(const struct ballot *b, const uint64_t *sorted, int n, int is
     return left;
 }
 
+/* Whether noise of uniform u cannot lift a value that lies d below the best one to it. Noise is at most
+ * -log(1 - u), and e^d at least 1 + d + d^2 / 2 + d^3 / 6; slack covers the rounding of both values. It only
+ * spares two logarithms: nearly every id of a vocabulary is out of reach. */
+static int out_of_reach(double d, double u, double slack)
+{
+    d -= slack;
+    return d > 0 && (1 - u) * (1 + d * (1 + d * (0.5 + d * (1.0 / 6)))) > 1 + 1e-9;
+}
+
 /* The token: largest x + g among the survivors, ties to the lower id. */
 static int32_t draw(const struct ballot *b, const uint64_t *pair, int n)
 {
@@ -117,11 +167,14 @@ static int32_t draw(const struct ballot *b, const uint64_t *pair, int n)
 
     for (int i = 0; i < n; i++) {
         int32_t id = (int32_t)(uint32_t)pair[i];
-        double x = scaled(b, pair[i]), v;
+        double x = scaled(b, pair[i]), u, v;
 
         if (x < floor)
             continue;
-        v = x + draw_gumbel(b->s->seed, b->pos, (uint32_t)id, DRAW_TOKEN);
+        u = draw_u(b->s->seed, b->pos, (uint32_t)id, DRAW_TOKEN);
+        if (out_of_reach(top - x, u, 1e-9 + fabs(top) * 1e-14))
+            continue;
+        v = x - det_log(-det_log(u));
         if (best < 0 || v > top || (v == top && id < best)) {
             top = v;
             best = id;
@@ -130,15 +183,29 @@ static int32_t draw(const struct ballot *b, const uint64_t *pair, int n)
     return best;
 }
 
+/* The first pairs of the sampler's order, sorted: k of them, and those that tie with the last. */
+static uint64_t *sort_first(const struct ballot *b, int k)
+{
+    uint32_t least = order_cut_pairs(b->pair, b->n, k).word;
+    int n = 0;
+
+    for (int i = 0; i < b->n; i++)
+        if (b->pair[i] >> 32 >= least)
+            b->pair[n++] = b->pair[i];
+    return order_sort(b->pair, b->tmp, n);
+}
+
 static int32_t sample(const struct ballot *b)
 {
     int n = b->n, is_cut = b->s->top_k > 0;
     uint64_t *pair = b->pair;
 
-    if (is_cut || has_top_p(b->s))
-        pair = order_sort(b->pair, b->tmp, b->n);
-    if (is_cut && b->s->top_k < n)
+    if (is_cut && b->s->top_k < n) {
         n = b->s->top_k;
+        pair = sort_first(b, n);
+    } else if (has_top_p(b->s)) {
+        pair = order_sort(b->pair, b->tmp, n);
+    }
     if (has_top_p(b->s))
         n = nucleus(b, pair, n, is_cut);
     return draw(b, pair, n);
@@ -268,34 +335,53 @@ void ref_choose(struct queue *q, const struct choose_args *a)
 #define MARKOV_RANK_MAX 1024
 #define MARKOV_CANDS_MAX (RANKS_MAX * TOPK_MAX)
 
+/* terms[j] = head row id[j] . prev for n <= MAT_TILE candidates */
+static void markov_terms(const struct markov_args *a, const int32_t *id, int n, const float *prev,
+                         float *terms)
+{
+    float rows[MAT_TILE * MARKOV_RANK_MAX], tile[MAT_TILE * MARKOV_RANK_MAX];
+    int rank = a->head->cols, ld = round_up(rank, MAT_TILE);
+    struct dot_tiles w = { tile, DTYPE_F32, 0, MAT_TILE, rank };
+
+    for (int j = 0; j < n; j++) {
+        ref_table_row(a->head, id[j], rows + j * ld);
+        memset(rows + j * ld + rank, 0, (size_t)(ld - rank) * sizeof(*rows));
+    }
+    dot_transpose(rows, (size_t)ld, n, ld, tile);
+    dot_rows(&w, 0, 1, &prev, 1, terms, MAT_TILE, false);
+}
+
 /* Candidates of row r with the term of the token before; returns how many are finite, -1 for a NaN. */
 static int refine(const struct markov_args *a, int r, const float *prev, struct candidate *out)
 {
-    int n = 0;
+    int all = a->ranks * a->k, finite = 0;
 
-    for (int i = 0; i < a->ranks; i++) {
-        const struct candidate *cand =
-            a->cand + ((size_t)i * (size_t)a->rows + (size_t)r) * (size_t)a->k;
+    for (int i = 0; i < a->ranks; i++)
+        memcpy(out + i * a->k, a->cand + ((size_t)i * (size_t)a->rows + (size_t)r) * (size_t)a->k,
+               (size_t)a->k * sizeof(*out));
+    for (int c = 0; c < all;) {
+        int32_t id[MAT_TILE];
+        int at[MAT_TILE], n = 0;
+        float terms[MAT_TILE];
 
-        for (int c = 0; c < a->k; c++) {
-            struct candidate *o = &out[i * a->k + c];
-            float w[MARKOV_RANK_MAX], sum = 0;
-
-            *o = cand[c];
-            if (o->z != o->z)
+        for (; c < all && n < MAT_TILE; c++) {
+            if (out[c].z != out[c].z)
                 return -1;
-            if (o->id < 0)
+            if (out[c].id < 0)
                 continue;
-            ref_table_row(a->head, o->id, w);
-            for (int k = 0; k < a->head->cols; k++)
-                sum += w[k] * prev[k];
-            o->z += sum;
-            if (!(fabsf(o->z) < INFINITY))
-                return -1;
-            n++;
+            at[n] = c;
+            id[n++] = out[c].id;
         }
+        if (n > 0)
+            markov_terms(a, id, n, prev, terms);
+        for (int j = 0; j < n; j++) {
+            out[at[j]].z += terms[j];
+            if (!(fabsf(out[at[j]].z) < INFINITY))
+                return -1;
+        }
+        finite += n;
     }
-    return n;
+    return finite;
 }
 
 static int32_t markov_pick(const struct markov_args *a, int r, int pos,
@@ -308,17 +394,12 @@ static int32_t markov_pick(const struct markov_args *a, int r, int pos,
 
     for (int c = 0; c < a->ranks * a->k; c++) {
         struct candidate o = cand[c];
-        int at = b.n;
 
         if (o.id < 0)
             continue;
         if (top.id < 0 || o.z > top.z || (o.z == top.z && o.id < top.id))
             top = o;
-        /* The sort keeps the order of equal logits, so pairs go in by id. */
-        for (; at > 0 && (uint32_t)pair[at - 1] > (uint32_t)o.id; at--)
-            pair[at] = pair[at - 1];
-        pair[at] = (uint64_t)order_word(o.z) << 32 | (uint32_t)o.id;
-        b.n++;
+        pair[b.n++] = (uint64_t)order_word(o.z) << 32 | (uint32_t)o.id;
     }
     b.most = top.z;
     return s->temperature > 0 ? sample(&b) : top.id;

@@ -35,7 +35,7 @@ static void naive_best(const float *z, int cols, int k, int id0, struct candidat
 
 Test(pick, best_lists_the_largest_first_and_the_lower_id_of_equals)
 {
-    static const int ks[] = { 1, 2, 7, 64 }, cols[] = { 1, 63, 64, 1000 };
+    static const int ks[] = { 1, 2, 7, 64, 65, 1000 }, cols[] = { 1, 63, 64, 1000, 1500 };
     struct bed b;
 
     bed_open(&b, 2);
@@ -43,7 +43,7 @@ Test(pick, best_lists_the_largest_first_and_the_lower_id_of_equals)
         for (size_t j = 0; j < COUNT(cols); j++) {
             size_t n = 5 * (size_t)cols[j];
             float *z = bed_f32(&b, n, 4);
-            struct candidate *cand = bed_take(&b, 5 * (size_t)ks[i] * sizeof(*cand)), want[64];
+            struct candidate *cand = bed_take(&b, 5 * (size_t)ks[i] * sizeof(*cand)), want[1000];
 
             for (size_t c = 0; c < n; c++) {
                 z[c] = c / (size_t)cols[j] == 3 ? truncf(z[c])
@@ -521,6 +521,35 @@ Test(pick, chain_ties_go_to_the_lower_id)
         cr_expect(eq(int, m.draft[r], x < y ? x : y), "row %d", r);
     }
     bed_close(&b);
+}
+
+Test(pick, chain_filters_cut_ties_at_the_lower_id)
+{
+    static const struct sampler cut[] = { { .temperature = 1, .top_k = 5 },
+                                          { .temperature = 1, .top_k = 9, .top_p = 0.7 },
+                                          { .temperature = 1, .top_p = 0.4 } };
+
+    for (size_t i = 0; i < COUNT(cut); i++)
+        for (int seed = 0; seed < 40; seed++) {
+            struct chain m;
+            struct bed b;
+
+            bed_open(&b, 1);
+            chain_make(&b, &m, DTYPE_F32);
+            m.head = bed_table(&b, CHAIN_VOCAB, CHAIN_RANK, DTYPE_F32, 0, &m.d_head);
+            for (int c = 0; c < CHAIN_RANKS * 10 * CHAIN_K; c++)
+                ((struct candidate *)m.a.cand)[c].z = c % CHAIN_K < 2 ? 2 : 1;
+            m.s[1] = m.s[3] = cut[i];
+            m.s[1].seed = m.s[3].seed = (uint64_t)seed;
+            b.op->markov(b.q, &m.a);
+            for (int r = 0; r < 10; r++) {
+                int first = r / CHAIN_BLOCK * CHAIN_BLOCK;
+
+                expect_draft(&m, r, m.info[first].pos + 1 + r - first,
+                             r == first ? m.info[r].tok : m.draft[r - 1]);
+            }
+            bed_close(&b);
+        }
 }
 
 Test(pick, a_chain_ends_at_a_row_that_is_not_finite)
