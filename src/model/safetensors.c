@@ -152,6 +152,7 @@ static int read_type(const char *path, const struct json *v, struct st_tensor *t
         if (types[i].bytes == 0)
             return fail(-EINVAL, "%s: tensor %s: type %s has no whole bytes", path, t->name, name);
         t->type = types[i].name;
+        t->each = types[i].bytes;
         t->dtype = types[i].dtype;
         if (__builtin_mul_overflow(t->elements, (uint64_t)types[i].bytes, bytes))
             return fail(-EINVAL, "%s: tensor %s: more than 2^64 bytes", path, t->name);

@@ -21,7 +21,8 @@
 struct st_tensor {
     const char *name;
     const char *type; /* as the file says it: "BF16" */
-    enum dtype dtype; /* DTYPE_COUNT: a type that is only sized */
+    enum dtype dtype; /* DTYPE_COUNT: a type of no plain weight */
+    int each;         /* bytes of an element */
     int rank;
     int64_t shape[TENSOR_RANK_MAX];
     uint64_t elements;

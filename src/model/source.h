@@ -2,24 +2,27 @@
  *
  * Implementers: source_hf.c (a folder with config.json and safetensors shards, with or without an
  * index) and source_synth.c (weights from a hash of tensor name and element index, any size,
- * nothing on disk but a config.json). Quantised formats add dtypes here and members to struct mat,
- * not new tables.
+ * nothing on disk but a config.json). Which tensors make up a weight is stored.h's business.
  */
 #ifndef TANDEM_MODEL_SOURCE_H
 #define TANDEM_MODEL_SOURCE_H
 
 #include "kernels/mat.h"
+#include "src/model/quant_config.h"
 
 #include <stddef.h>
 #include <stdint.h>
 
 #define TENSOR_RANK_MAX 8
 
+struct scheme;
 struct source;
 
 struct tensor {
     enum dtype dtype; /* DTYPE_COUNT: a stored type of no plain weight, only named */
     const char *type; /* as the checkpoint says it: "F8_E4M3"; lives as long as the source */
+    const char *file; /* for messages; lives as long as the source */
+    int each;         /* bytes of an element */
     int rank;
     int64_t shape[TENSOR_RANK_MAX];
     uint64_t elements;
@@ -29,9 +32,9 @@ struct tensor {
 
 struct source_ops {
     const char *name;
-    /* find - positive 1 if there is no tensor of this name. rows and cols: the shape that is
-     * wanted, 0 if unknown; only a source that makes its tensors up reads them, and has none of
-     * unknown shape */
+    /* find - positive 1 if there is no tensor of this name. rows and cols: the shape of the weight
+     * that it is all or part of, 0 if unknown; only a source that makes its tensors up reads them,
+     * and has none of unknown shape */
     int (*find)(struct source *s, const char *name, int64_t rows, int64_t cols, struct tensor *out);
     /* read - `bytes` bytes from byte `at` of the tensor; -EIO names file, tensor and offset */
     int (*read)(struct source *s, const char *name, const struct tensor *t, uint64_t at, void *buf,
@@ -43,27 +46,28 @@ struct source_ops {
 
 struct source {
     const struct source_ops *ops;
+    struct quant_config quant; /* what the checkpoint's config says about formats */
 };
 
-/* source_hf_open - a checkpoint folder.
- * errors   -ENOENT missing folder, index or shard; -EINVAL a broken header, index or tensor, named
- *          with file, tensor and offset; -EIO */
+/* source_hf_open - a checkpoint folder, and files beside its index (Engram shards of another
+ * checkpoint), all of whose tensors belong to it.
+ * errors   -ENOENT missing folder, index or shard; -EINVAL a broken header, index, tensor or
+ *          quantization_config, named with file, tensor and offset, or a name in two files; -EIO */
 int source_hf_open(const char *folder, struct source **out);
+int source_hf_open_with(const char *folder, const char *const *extra, int n_extra,
+                        struct source **out);
 
 /* source_synth_open - values of dtype for every tensor asked for, in the shape asked for: a value
  * depends on seed, tensor name and element index alone. Matrices are near normal with deviation 1
  * / sqrt(cols), norms near 1, other vectors near 0, so that a network of them stays finite. */
 int source_synth_open(uint64_t seed, enum dtype dtype, struct source **out);
 
-/* source_weight - a whole-weight view that hides the three generations of names: finds the tensor
- * of a released name, or its Transformers name, or the slice of a fused one ([experts][2 *
- * inter][dim] and the like), checks rows x cols (cols 1: any shape of `rows` elements), and tells
- * where row 0 begins; rows follow each other without gap.
- *
- * in, out  name: the tensor's own name, for read
- * errors   1 if there is none; -EINVAL for another shape (both named), a type or a format that is
- *          not supported (named), a companion tensor beside a plain weight, or two generations of
- *          one name */
+/* source_synth_open_scheme - the same in the formats of a scheme: codes are random, scales make the
+ * deviation come out. */
+int source_synth_open_scheme(uint64_t seed, const struct scheme *scheme, struct source **out);
+
+/* source_weight - source_stored of stored.h for what is stored plain: the tensor that holds the
+ * weight, its own name for read, and where row 0 begins. */
 int source_weight(struct source *s, const char *released, int64_t rows, int64_t cols,
                   struct tensor *t, char *name, size_t name_bytes, uint64_t *first_element);
 

@@ -8,9 +8,11 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "src/base/file.h"
 #include "src/base/json.h"
@@ -18,6 +20,8 @@
 #include "src/model/safetensors.h"
 #include "src/model/source_index.h"
 
+#define CONFIG_BYTES ((size_t)16 << 20)
+#define CONFIG_NESTING 64
 #define DROP_BYTES (64 << 10) /* reads of this size and above are dropped from the page cache */
 
 enum asked { NOT_LISTED, LISTED, ASKED };
@@ -76,6 +80,8 @@ static int hf_find(struct source *s, const char *name, int64_t rows, int64_t col
     shard->asked[e->t - shard->file->tensor] = ASKED;
     *out = (struct tensor){ .dtype = e->t->dtype,
                             .type = e->t->type,
+                            .file = shard->file->path,
+                            .each = e->t->each,
                             .rank = e->t->rank,
                             .elements = e->t->elements,
                             .shard = e->shard,
@@ -94,8 +100,7 @@ static int hf_read(struct source *s, const char *name, const struct tensor *t, u
     int r;
 
     snprintf(label, sizeof(label), "%s: tensor %s", f->path, name);
-    if (t->dtype >= DTYPE_COUNT || at > t->elements * dtype_bytes(t->dtype) ||
-        bytes > t->elements * dtype_bytes(t->dtype) - at)
+    if (at > t->elements * (uint64_t)t->each || bytes > t->elements * (uint64_t)t->each - at)
         return fail(-EINVAL, "%s: %zu bytes from offset %llu are not inside it", label, bytes,
                     (unsigned long long)at);
     r = full_pread(f->fd, buf, bytes, offset, label);
@@ -135,41 +140,95 @@ static const struct source_ops hf_ops = {
     .close = hf_close,
 };
 
-static int open_shards(struct source_hf *h, const char *folder, const struct source_index *x)
+/* A download cache keeps files in a folder `blobs` beside `snapshots` and links to them; any other
+ * way out of the model's folder is not followed.
+ */
+static int check_inside(const char *folder, const char *path)
 {
-    h->shard = calloc((size_t)x->n_shards + 1, sizeof(*h->shard));
-    if (!h->shard)
-        return fail(-ENOMEM, "%s: no memory for %d shards", folder, x->n_shards);
-    for (int i = 0; i < x->n_shards; i++) {
-        struct hf_shard *shard = &h->shard[i];
-        char path[PATH_CAP];
-        int r = path_join(path, sizeof(path), folder, x->shard[i]);
+    static const char blobs[] = "/../../blobs/";
+    char *real = realpath(path, NULL), *home = realpath(folder, NULL), *cache = NULL;
+    char other[PATH_CAP];
+    bool inside = true;
 
-        if (r < 0)
-            return r;
-        r = safetensors_open(path, &shard->file);
-        if (r < 0)
-            return r;
-        h->n_shards++;
-        shard->asked = calloc(shard->file->n + 1, 1);
-        if (!shard->asked)
-            return fail(-ENOMEM, "%s: no memory for %zu tensors", path, shard->file->n);
+    if (real && home)
+        inside = strncmp(real, home, strlen(home)) == 0 && real[strlen(home)] == '/';
+    if (!inside && snprintf(other, sizeof(other), "%s%s", home, blobs) < (int)sizeof(other)) {
+        cache = realpath(other, NULL);
+        inside = cache && strncmp(real, cache, strlen(cache)) == 0 && real[strlen(cache)] == '/';
     }
+    if (!inside)
+        fail(-EINVAL, "%s: a link out of the folder, to %s", path, real);
+    free(cache);
+    free(home);
+    free(real);
+    return inside ? 0 : -EINVAL;
+}
+
+static int open_shard(struct source_hf *h, const char *path)
+{
+    struct hf_shard *shard = &h->shard[h->n_shards];
+    int r = safetensors_open(path, &shard->file);
+
+    if (r < 0)
+        return r;
+    h->n_shards++;
+    shard->asked = calloc(shard->file->n + 1, 1);
+    return shard->asked ? 0 : fail(-ENOMEM, "%s: no memory for %zu tensors", path, shard->file->n);
+}
+
+static int open_shards(struct source_hf *h, const char *folder, const struct source_index *x,
+                       const char *const *extra, int n_extra)
+{
+    char path[PATH_CAP];
+    int r = 0;
+
+    h->shard = calloc((size_t)(x->n_shards + n_extra) + 1, sizeof(*h->shard));
+    if (!h->shard)
+        return fail(-ENOMEM, "%s: no memory for %d shards", folder, x->n_shards + n_extra);
+    for (int i = 0; i < x->n_shards && r == 0; i++) {
+        r = path_join(path, sizeof(path), folder, x->shard[i]);
+        if (r == 0)
+            r = check_inside(folder, path);
+        if (r == 0)
+            r = open_shard(h, path);
+    }
+    for (int i = 0; i < n_extra && r == 0; i++)
+        r = open_shard(h, extra[i]);
+    return r;
+}
+
+/* All tensors of a file. */
+static void enter_file(struct source_hf *h, int shard)
+{
+    const struct safetensors *f = h->shard[shard].file;
+
+    for (size_t i = 0; i < f->n; i++)
+        h->entry[h->n++] = (struct hf_entry){ .t = &f->tensor[i], .shard = shard };
+}
+
+static int check_twice(const struct source_hf *h)
+{
+    for (size_t i = 1; i < h->n; i++)
+        if (strcmp(h->entry[i - 1].t->name, h->entry[i].t->name) == 0)
+            return fail(-EINVAL, "%s: tensor %s: it is in %s too",
+                        h->shard[h->entry[i].shard].file->path, h->entry[i].t->name,
+                        h->shard[h->entry[i - 1].shard].file->path);
     return 0;
 }
 
-/* Enter what the index lists, all of the one shard without an index. */
+/* Enter what the index lists, all of the one shard without an index, and all of the files beside
+ * it. */
 static int enter(struct source_hf *h, const struct source_index *x)
 {
     size_t total = 0;
 
     for (int i = 0; i < h->n_shards; i++)
         total += h->shard[i].file->n;
-    h->entry = calloc((x->listed ? x->n_list : total) + 1, sizeof(*h->entry));
+    h->entry = calloc(total + x->n_list + 1, sizeof(*h->entry));
     if (!h->entry)
         return fail(-ENOMEM, "%s: no memory for %zu tensors", SOURCE_INDEX_FILE, total);
-    for (size_t i = 0; !x->listed && i < total; i++)
-        h->entry[h->n++] = (struct hf_entry){ .t = &h->shard[0].file->tensor[i] };
+    if (!x->listed)
+        enter_file(h, 0);
     for (size_t i = 0; i < x->n_list; i++) {
         int shard = x->list[i].shard;
         const struct safetensors *f = h->shard[shard].file;
@@ -180,6 +239,8 @@ static int enter(struct source_hf *h, const struct source_index *x)
                         x->list[i].tensor, SOURCE_INDEX_FILE);
         h->entry[h->n++] = (struct hf_entry){ .t = t, .shard = shard };
     }
+    for (int i = x->n_shards; i < h->n_shards; i++)
+        enter_file(h, i);
     for (size_t i = 0; i < h->n; i++) {
         const struct hf_shard *shard = &h->shard[h->entry[i].shard];
 
@@ -189,10 +250,28 @@ static int enter(struct source_hf *h, const struct source_index *x)
     if (total > h->n)
         log_warn("%s: %zu tensors of the shards are not in %s, ignored", h->shard[0].file->path,
                  total - h->n, SOURCE_INDEX_FILE);
-    return 0;
+    return check_twice(h);
 }
 
-int source_hf_open(const char *folder, struct source **out)
+/* A folder without a config.json is still a folder of tensors. */
+static int read_config(const char *folder, struct quant_config *out)
+{
+    struct json *config;
+    char path[PATH_CAP];
+    int r = path_join(path, sizeof(path), folder, "config.json");
+
+    if (r < 0 || access(path, F_OK) != 0)
+        return r;
+    r = json_read(path, CONFIG_BYTES, CONFIG_NESTING, &config);
+    if (r < 0)
+        return r;
+    r = quant_config_read(config, out);
+    json_close(config);
+    return r;
+}
+
+int source_hf_open_with(const char *folder, const char *const *extra, int n_extra,
+                        struct source **out)
 {
     struct source_index x;
     struct source_hf *h;
@@ -206,7 +285,9 @@ int source_hf_open(const char *folder, struct source **out)
         goto free_index;
     }
     h->base.ops = &hf_ops;
-    r = open_shards(h, folder, &x);
+    r = read_config(folder, &h->base.quant);
+    if (r == 0)
+        r = open_shards(h, folder, &x, extra, n_extra);
     if (r == 0)
         r = enter(h, &x);
     if (r < 0) {
@@ -218,4 +299,9 @@ int source_hf_open(const char *folder, struct source **out)
 free_index:
     source_index_free(&x);
     return r;
+}
+
+int source_hf_open(const char *folder, struct source **out)
+{
+    return source_hf_open_with(folder, NULL, 0, out);
 }
