@@ -18,6 +18,7 @@
 #include <sys/mman.h>
 
 #include "kernels/exchange.h"
+#include "kernels/backend.h"
 #include "src/base/clock.h"
 #include "src/base/log.h"
 #include "src/transport/comm_table.h"
@@ -133,13 +134,22 @@ static int usable(struct comm_link *c, int site)
     return c->err == 0;
 }
 
+/* What was not exchanged must not be computed with: ids that nobody sent would be used as indices. */
+static void end_queue(const struct comm_link *c, struct queue *q)
+{
+    if (q && q->err == 0)
+        q->err = c->err;
+}
+
 static void link_sum(struct comm *base, struct queue *q, int site, float *x, size_t n)
 {
     struct comm_link *c = (struct comm_link *)base;
     size_t most = c->slot_bytes / exchange_wire_bytes(c->wire);
 
-    if (!usable(c, site))
+    if (!usable(c, site)) {
+        end_queue(c, q);
         return;
+    }
     for (size_t at = 0; at < n; at += most) {
         size_t k = n - at < most ? n - at : most;
         const void *part[COMM_WORLD_MAX];
@@ -148,8 +158,10 @@ static void link_sum(struct comm *base, struct queue *q, int site, float *x, siz
         exchange_stage(c->wire, out_slot(c), x + at, k);
         t1 = clock_ns();
         c->err = exchange(c, site, k * exchange_wire_bytes(c->wire));
-        if (c->err < 0)
+        if (c->err < 0) {
+            end_queue(c, q);
             return;
+        }
         base->stats.move_ns += (uint64_t)(t1 - t0);
         t0 = clock_ns();
         for (int r = 0; r < base->world; r++)
@@ -164,16 +176,20 @@ static void link_gather(struct comm *base, struct queue *q, int site, const void
 {
     struct comm_link *c = (struct comm_link *)base;
 
-    if (!usable(c, site))
+    if (!usable(c, site)) {
+        end_queue(c, q);
         return;
+    }
     for (size_t at = 0; at < bytes; at += c->slot_bytes) {
         size_t k = bytes - at < c->slot_bytes ? bytes - at : c->slot_bytes;
         int64_t t0;
 
         memcpy(out_slot(c), (const uint8_t *)in + at, k);
         c->err = exchange(c, site, k);
-        if (c->err < 0)
+        if (c->err < 0) {
+            end_queue(c, q);
             return;
+        }
         t0 = clock_ns();
         for (int r = 0; r < base->world; r++) {
             uint8_t *to = (uint8_t *)out + (size_t)r * bytes + at;
