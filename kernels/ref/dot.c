@@ -10,25 +10,46 @@
 #include <immintrin.h>
 #endif
 
+#if defined(__clang__)
+/* Indices are a vector here and constants there: lane by lane. */
+#define DOT_SHUFFLE(a, b, mask)                                                                    \
+    ({                                                                                             \
+        __typeof__(a) out_ = a;                                                                    \
+                                                                                                   \
+        for (int l_ = 0; l_ < DOT_LANES; l_++)                                                     \
+            out_[l_] = (mask)[l_] < DOT_LANES ? (a)[(mask)[l_]] : (b)[(mask)[l_] - DOT_LANES];     \
+        out_;                                                                                      \
+    })
+#else
+#define DOT_SHUFFLE(a, b, mask) __builtin_shuffle(a, b, mask)
+#endif
+
+/* What every machine of the architecture has: 32 registers of four values on arm64, 16 on x86-64. */
 #define DOT_NAME(f) base_##f
-#define DOT_ACCS 4
-#define DOT_WIDE 0
+#define DOT_LANES 4
+#if defined(__aarch64__)
+#define DOT_SUMS 6
+#else
+#define DOT_SUMS 3
+#endif
 #include "kernels/ref/dot_body.h"
 
 #if SIMD_X86
 #pragma GCC push_options
-#pragma GCC target("avx2")
+#pragma GCC target("avx2,f16c")
 #define DOT_NAME(f) avx2_##f
-#define DOT_ACCS 4
-#define DOT_WIDE 0
+#define DOT_LANES 8
+#define DOT_SUMS 6
+#define DOT_F16(p) _mm256_cvtph_ps(_mm_loadu_si128((const __m128i_u *)(p)))
 #include "kernels/ref/dot_body.h"
 #pragma GCC pop_options
 
 #pragma GCC push_options
 #pragma GCC target("avx512f")
 #define DOT_NAME(f) avx512_##f
-#define DOT_ACCS 24
-#define DOT_WIDE 1
+#define DOT_LANES 16
+#define DOT_SUMS 24
+#define DOT_F16(p) _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i_u *)(p)))
 #include "kernels/ref/dot_body.h"
 #pragma GCC pop_options
 #endif
@@ -41,7 +62,7 @@ void dot_rows(const struct dot_tiles *w, int first, int tiles, const float *cons
         avx512_rows(w, first, tiles, x, rows, y, ldy, onto);
         return;
     }
-    if (__builtin_cpu_supports("avx2")) {
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c")) {
         avx2_rows(w, first, tiles, x, rows, y, ldy, onto);
         return;
     }
@@ -56,11 +77,10 @@ void dot_transpose(const float *rows, size_t ld, int n, int cols, float *out)
         avx512_transpose(rows, ld, n, cols, out);
         return;
     }
-#endif
-    for (int c = 0; c < cols; c++) {
-        for (int j = 0; j < n; j++)
-            out[c * MAT_TILE + j] = rows[(size_t)j * ld + (size_t)c];
-        for (int j = n; j < MAT_TILE; j++)
-            out[c * MAT_TILE + j] = 0;
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c")) {
+        avx2_transpose(rows, ld, n, cols, out);
+        return;
     }
+#endif
+    base_transpose(rows, ld, n, cols, out);
 }
