@@ -27,7 +27,9 @@ struct queue;
 enum round { ROUND_NONE, ROUND_BF16 };
 
 /* How a row of a state is stored. QW, QC and QI are the cache quantisers of the V4.1 family: blocks of 32
- * e4m3 with a power-of-two scale, of 16 e2m1 with an e4m3 scale, of 32 e2m1 with a power-of-two scale. */
+ * e4m3 with a power-of-two scale, of 16 e2m1 with an e4m3 scale, of 32 e2m1 with a power-of-two scale. Of two
+ * e2m1 codes in a byte the even element is the low nibble. A block with a NaN or an infinity stores a NaN as
+ * its scale and reads back as NaN, so bad numbers reach the logits, where they end the request. */
 enum codec { CODEC_F32, CODEC_QW, CODEC_QC, CODEC_QI };
 
 /* codec_bytes - of a row of cols values: codes first, then one scale byte a block.
@@ -268,9 +270,10 @@ struct hc_mean_args {
  * first, then lower entry; -0 equals +0. If n <= topk every entry is selected and nothing is scored.
  * Candidates, two levels: with cand_out the blocks of `block` entries are ranked by their largest visible
  * score, the newest block first of all, ties to the lower block, and the best `blocks` are written ascending,
- * -1 behind them. With cand_in only entries of those blocks compete.
+ * -1 behind them: with or without scoring, and all of them if they are no more than `blocks`. With cand_in
+ * only entries of those blocks compete, if n > topk; not both at once.
  * shapes   q [rows][heads][dim]; wt [rows][heads]; keys: rows of dim values; sel [rows][topk];
- *          cand_in, cand_out [rows][blocks]; scratch [workers][keys.cap] f32
+ *          cand_in, cand_out [rows][blocks]; scratch [workers][keys.cap] f32; dim a multiple of 16, up to 512
  * tol 0 on q.key sums whose products are exact; sets differ only among equal scores */
 struct select_args {
     const float *q, *wt;
@@ -293,7 +296,7 @@ enum attend_span {
  * keys: window rows in ascending position, then the selected rows of `more` in the order of sel.
  * shapes   q, o [rows][heads][dim], may not overlap; sink [heads]; sel [rows][topk], -1 ends; floor: rows
  *          before head[slot].floor are not read if `head` is given (drafter rings)
- *          scratch [workers][attend_scratch(...)] f32
+ *          scratch [workers][attend_scratch(...)] f32; dim a multiple of 16
  * note     round ROUND_BF16 rounds the probabilities before the value product, not the denominator, and o
  * tol 2e-6 * (1 + log2 keys) */
 struct attend_args {
@@ -402,6 +405,10 @@ struct best_args {
  * holds width[i] logits, side by side the whole vocabulary.
  * shapes   sampler [SLOTS_MAX] by slot; choice [rows]; full NULL if no row is sampled
  * units    the position of a choice is info[r].pos + 1
+ * note     top-p's mass: of what top-k left, summed in sorted order; without top-k of the whole vocabulary, by
+ *          chunks of 320 ids: lane l of 64 sums e^(x - chunk's largest x) of ids l, l + 64, ... in order, lanes
+ *          are halved (l += l + 32, + 16, ... + 1), and chunks add times e^(their largest - the row's) in order.
+ *          n_p counts up to the pair that brings the running sum of e^(x - largest) / mass to top_p
  * errors   a row without a finite logit fails the queue with -EBADMSG naming slot and row          tol 0 */
 struct choose_args {
     const struct candidate *best;
@@ -422,7 +429,7 @@ static inline size_t choose_scratch(size_t vocab)
 /* accept - for each segment the rows whose tokens became text:
  *   n_ok = 1 + the largest m with tok[first + i] == choice[first + i - 1] for i = 1 .. m (0 if len is 0)
  *   next = choice[first + n_ok - 1]
- * A SEG_KNOWN segment gets n_ok = len and next = -1; its choices are not read.
+ * A SEG_KNOWN segment gets n_ok = len and next = -1; its choices are not read. next is -1 too if len is 0.
  * shapes   seg [segs]; tok, choice [R]; n_ok, next [segs]          tol 0 */
 struct accept_args {
     const struct segment *seg;
@@ -431,7 +438,8 @@ struct accept_args {
     int segs;
 };
 
-/* commit - head[slot].pos += n_ok; head[slot].next = next; folds: base ^= 1, pend = n_ok.          tol 0 */
+/* commit - head[slot].pos += n_ok; head[slot].next = next; folds: base ^= 1, pend = n_ok. A segment with n_ok 0
+ * changes nothing: no row ran, so the fold's lanes are as they were.          tol 0 */
 struct commit_args {
     const struct segment *seg;
     const int32_t *n_ok, *next;
@@ -442,7 +450,7 @@ struct commit_args {
 /* markov - the drafter's chain over gathered candidates, one block of `block` rows a slot:
  *   prev = anchor; for i: z[c] = cand[i][c].z + head[c] . embed[prev]; draft = keyed pick at pos + 1 + i;
  *   conf[i] = proj . [h_i ; embed[prev]] (a logit); prev = draft
- * Ties go to the lower id; sampled slots apply their sampler to the candidates. From a row with a NaN or
+ * Ties go to the lower id; sampled slots apply their sampler to the candidates (their mass is the whole). From a row with a NaN or
  * without a candidate on, the block gets draft -1, conf NaN and padding in z: a bad proposal is no error.
  * shapes   cand [ranks][rows][k]; rows = segs * block; h [rows][dim]; embed, head tables [vocab][rank];
  *          proj [dim + rank] f32; draft, conf [rows]; z, if not NULL, [rows][ranks * k] refined candidates
