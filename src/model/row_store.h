@@ -17,6 +17,7 @@ struct row_store;
 
 struct row_store_stats {
     uint64_t rows, bytes, reads; /* asked, read from the file, read calls */
+    uint64_t wait_ns;            /* how long take has waited for the file */
 };
 
 struct row_store_ops {

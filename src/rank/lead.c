@@ -289,6 +289,8 @@ static int land_window(struct lead *l, int slot, struct round_slot *rec)
     rec->landed = landed;
     rec->finish = f;
     rec->offered = s->offered;
+    if (s->k == 0 && s->offered > 0)
+        rec->skipped = seat->choice[0] == s->draft[0] ? SKIPPED_RIGHT : SKIPPED_WRONG;
     memcpy(rec->p, s->p, sizeof(rec->p));
     memcpy(rec->q, s->q_of, sizeof(rec->q));
     rec->expect = s->expect;

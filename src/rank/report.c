@@ -13,7 +13,7 @@ static double per(double a, double b)
 
 static double tok_s(const struct tally *t)
 {
-    return per((double)t->landed * 1e9, (double)t->decode_ns);
+    return per((double)t->landed * 1e9, (double)t->wall_ns);
 }
 
 static double ms_round(int64_t ns, const struct tally *t)
@@ -48,8 +48,7 @@ void report_reply(const struct reply *r, const struct rounds *of)
              "exchanges: waiting %.2f, moving %.2f",
              ms_round(t->window_ns, t), ms_round(t->choose_ns, t), ms_round(t->draft_ns, t),
              ms_round(t->ingest_ns, t), ms_round(t->plan_ns + t->commit_ns, t),
-             ms_round(t->idle_ns, t), ms_round((int64_t)t->wait_ns, t),
-             ms_round((int64_t)t->move_ns, t));
+             ms_round(t->idle_ns, t), ms_round(t->wait_ns, t), ms_round(t->move_ns, t));
 }
 
 void report_table(const struct report_row *row, int n, FILE *f)
@@ -74,7 +73,7 @@ void report_table(const struct report_row *row, int n, FILE *f)
                 row[i].name, ms_round(d->window_ns, d), ms_round(d->choose_ns, d),
                 ms_round(d->draft_ns, d), ms_round(d->ingest_ns, d),
                 ms_round(d->plan_ns + d->commit_ns, d), ms_round(d->idle_ns, d),
-                ms_round((int64_t)d->wait_ns, d), ms_round((int64_t)d->move_ns, d),
+                ms_round(d->wait_ns, d), ms_round(d->move_ns, d),
                 per((double)d->exchanges, (double)d->rounds));
     }
 }

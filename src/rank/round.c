@@ -6,6 +6,7 @@
 #include "src/base/hash.h"
 #include "src/base/log.h"
 #include "src/model/family.h"
+#include "src/model/row_store.h"
 #include "src/model/slot.h"
 #include "src/model/window.h"
 #include "src/transport/comm.h"
@@ -17,6 +18,24 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+static int open_log(struct rounds *r)
+{
+    const struct rank *k = r->k;
+    char numerics[16] = "";
+
+    config_get(&k->cfg, "numerics", numerics, sizeof(numerics));
+    return roundlog_open(k->cfg.log,
+                         &(struct roundlog_about){ .rank = k->cfg.rank,
+                                                   .ranks = k->cfg.ranks,
+                                                   .model = k->cfg.model,
+                                                   .family = k->model->ops->name,
+                                                   .drafter = k->drafter->ops->name,
+                                                   .backend = k->dev->ops->name,
+                                                   .link = k->group ? k->cfg.link : "none",
+                                                   .numerics = numerics },
+                         &r->log);
+}
 
 int round_open(struct rank *k, struct rounds **out)
 {
@@ -37,12 +56,10 @@ int round_open(struct rank *k, struct rounds **out)
         round_close(r);
         return fail(-ENOMEM, "round: no memory for prompts of %d tokens", k->bounds.context);
     }
-    if (k->cfg.log[0]) {
-        err = roundlog_open(k->cfg.log, k->cfg.rank, &r->log);
-        if (err < 0) {
-            round_close(r);
-            return err;
-        }
+    err = open_log(r);
+    if (err < 0) {
+        round_close(r);
+        return err;
     }
     *out = r;
     return 0;
@@ -54,7 +71,7 @@ int round_close(struct rounds *r)
 
     if (!r)
         return 0;
-    err = roundlog_close(r->log, &r->tally);
+    err = roundlog_close(r->log);
     for (int s = 0; s < SLOTS_MAX; s++)
         free(r->seat[s].prompt);
     free(r->word);
@@ -224,8 +241,8 @@ int round_fill(struct rounds *r, const struct plan_span *p)
     slot_sync(k->pool, k->win);
     comm_stats_take(k->comm);
     r->follows_round = false;
-    r->tally.prompt_tokens += (uint64_t)(p->end - p->start);
-    r->tally.prompt_ns += clock_ns() - begin;
+    r->prompt_rows += p->end - p->start;
+    r->prompt_ns += clock_ns() - begin;
     return 0;
 }
 
@@ -275,6 +292,8 @@ int round_draft(struct rounds *r, const struct plan_draft *p)
     if (err < 0)
         return err;
     collect(r);
+    comm_stats_take(r->k->comm);
+    r->proposed += p->asks * k->drafter->block;
     r->follows_round = false;
     return 0;
 }
@@ -323,6 +342,7 @@ int round_calibrate(struct rounds *r, const struct plan_calibrate *p, int64_t *n
     comm_stats_take(k->comm);
     r->follows_round = false;
     r->tally = (struct tally){ 0 }; /* what ran to measure is no part of the sums */
+    r->prompt_rows = r->prompt_ns = r->proposed = 0;
     return 0;
 }
 
@@ -397,10 +417,15 @@ static int build_window(struct rounds *r, const struct plan_round *p)
 
     window_clear(k->win);
     k->win->head = true;
-    r->rec = (struct round_record){
-        .round = r->number, .windows = p->windows, .rows = p->rows, .passes = p->asks
-    };
+    r->rec = (struct round_record){ .round = r->number,
+                                    .windows = p->windows,
+                                    .rows = p->rows,
+                                    .bucket = p->row_bucket ? p->row_bucket : p->rows,
+                                    .prompt_rows = r->prompt_rows,
+                                    .prompt_ns = r->prompt_ns,
+                                    .proposed = r->proposed + p->asks * k->drafter->block };
     r->rec_open = true;
+    r->prompt_rows = r->prompt_ns = r->proposed = 0;
     for (int i = 0; i < p->windows; i++) {
         const struct plan_window *w = &p->window[i];
         struct seat *s = &r->seat[w->slot];
@@ -417,6 +442,8 @@ static int build_window(struct rounds *r, const struct plan_round *p)
         r->rec.slot[i] = (struct round_slot){
             .slot = w->slot, .pos = w->pos, .k = w->rows - 1, .source = w->source
         };
+        if (w->pos + w->rows - 1 > r->rec.ctx)
+            r->rec.ctx = w->pos + w->rows - 1;
     }
     for (int i = 0; i < p->asks; i++)
         if (!r->seat[p->ask[i].slot].drafts)
@@ -436,13 +463,30 @@ static bool any_drafts(const struct rounds *r)
     return false;
 }
 
-/* The queue's part of a round; on host backends every call has run when it returns, so the clock says where the
- * time went, and elsewhere how long queueing took. */
-static void run_window(struct rounds *r, const struct plan_round *p)
+/* stage, with the time that it waited for rows of n-gram tables apart. */
+static int stage_timed(struct rounds *r)
+{
+    struct row_store *rows = r->k->rows;
+    struct row_store_stats before, after;
+    int64_t begin = clock_ns();
+    int err;
+
+    rows->ops->stats(rows, &before);
+    err = stage(r);
+    rows->ops->stats(rows, &after);
+    r->rec.engram_ns = (int64_t)(after.wait_ns - before.wait_ns);
+    r->rec.stage_ns = clock_ns() - begin - r->rec.engram_ns;
+    return err;
+}
+
+/* The queue's part of a round. On host backends every call has run when it returns, so the clock says where the time
+ * went; elsewhere the calls only launch, and all that the device does until the queue is empty is the window's. */
+static int run_window(struct rounds *r, const struct plan_round *p)
 {
     struct rank *k = r->k;
     struct round_record *rec = &r->rec;
-    int64_t t[5];
+    int64_t t[6];
+    int err;
 
     t[0] = clock_ns();
     rec->idle_ns = r->follows_round ? t[0] - r->device_end_ns : 0;
@@ -459,10 +503,19 @@ static void run_window(struct rounds *r, const struct plan_round *p)
         propose(r, p->ask, p->asks);
     window_fetch(&k->x, k->win);
     t[4] = clock_ns();
+    err = settle(r, "window");
+    t[5] = clock_ns();
+    if (!(k->dev->ops->caps & BACKEND_HOST_MEMORY)) {
+        rec->launch_ns = t[4] - t[0];
+        rec->window_ns = t[5] - t[0];
+        return err;
+    }
     rec->window_ns = t[1] - t[0];
     rec->choose_ns = t[2] - t[1];
     rec->ingest_ns = t[3] - t[2];
     rec->draft_ns = t[4] - t[3];
+    rec->draft_wait_ns = t[5] - t[4];
+    return err;
 }
 
 static void note_outcomes(struct rounds *r)
@@ -491,25 +544,23 @@ int round_run(struct rounds *r, const struct plan_round *p, int64_t t_ns, int64_
 
     if (err == 0)
         err = build_window(r, p);
-    if (err == 0)
-        err = stage(r);
-    if (err < 0)
-        return err;
     r->rec.t_ns = t_ns;
     r->rec.plan_ns = plan_ns;
-    run_window(r, p);
-    err = settle(r, "window");
+    if (err == 0)
+        err = stage_timed(r);
+    if (err == 0)
+        err = run_window(r, p);
     if (err < 0)
         return err;
     slot_sync(k->pool, k->win);
     note_outcomes(r);
     collect(r);
     x = comm_stats_take(k->comm);
-    r->rec.exchanges = x.exchanges;
-    r->rec.wait_ns = x.wait_ns;
-    r->rec.move_ns = x.move_ns;
+    r->rec.exchanges = (int64_t)x.exchanges;
+    r->rec.wait_ns = (int64_t)x.wait_ns;
+    r->rec.move_ns = (int64_t)x.move_ns;
     end = clock_ns();
-    r->tally.decode_ns += end - (r->follows_round ? r->device_end_ns : t_ns);
+    r->rec.wall_ns = end - (r->follows_round ? r->device_end_ns : t_ns);
     r->device_end_ns = end;
     r->follows_round = true;
     r->number++;

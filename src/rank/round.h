@@ -48,8 +48,9 @@ struct rounds {
     bool rec_open;
     struct tally tally;
     struct roundlog *log;
-    int64_t device_end_ns; /* of the last round */
-    bool follows_round;    /* nothing ran since the last round */
+    int64_t prompt_rows, prompt_ns, proposed; /* since the last window; see the record */
+    int64_t device_end_ns;                    /* of the last round */
+    bool follows_round;                       /* nothing ran since the last round */
 };
 
 /* round_open - errors   an errno, logged: memory, or the log's file */
