@@ -1,0 +1,117 @@
+/* cuda - what the files of the CUDA backend share on the host side; for C and CUDA sources alike.
+ *
+ * A queue is a stream. Kernels report what only they can see (a token out of range, a row without a
+ * number) in the queue's fault: the first one wins, accept and commit then write nothing, and wait
+ * returns it.
+ */
+#ifndef TANDEM_KERNELS_CUDA_CUDA_H
+#define TANDEM_KERNELS_CUDA_CUDA_H
+
+#include <assert.h>
+#include <cuda_runtime_api.h>
+#include <errno.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#include "kernels/backend.h"
+#include "kernels/backend_table.h"
+#include "kernels/ops.h"
+
+/* Rows that ops with scratch of their own take at a time: the `workers` of a CUDA device. */
+#define CUDA_WORKERS 16
+
+#define CUDA_WARP 32
+
+enum fault_kind {
+    FAULT_NONE,
+    FAULT_TOKEN,   /* embed: `value` is no token of `limit` */
+    FAULT_EXPERT,  /* moe: `value` is no expert of `limit` */
+    FAULT_TYPE,    /* moe: weights of type `value` */
+    FAULT_LOGITS,  /* choose: a row without a finite logit */
+    FAULT_GATHERED /* choose: a sampled row and no logits */
+};
+
+/* What a kernel found; it lies in memory that host and device see. */
+struct cuda_fault {
+    int32_t kind, slot, row, pos, value, limit;
+};
+
+/* The fault of a queue as kernels get it: set once by who wins `taken`. */
+struct cuda_alarm {
+    int32_t *taken;            /* device memory: what accept and commit look at */
+    struct cuda_fault *record; /* pinned host memory, written by the winner */
+};
+
+struct cuda_device {
+    struct device base;
+    int ordinal;
+    int shared_max; /* bytes of shared memory a block may ask for */
+};
+
+/* A copy that leaves a staging area for the caller's memory once the device is done. */
+struct cuda_landing {
+    void *dst;
+    const void *staged;
+    size_t bytes;
+};
+
+#define CUDA_LANDINGS 256
+
+struct cuda_queue {
+    struct queue base;
+    cudaStream_t stream;
+    struct cuda_alarm alarm;
+
+    char *ring; /* pinned; handed out from the front, all free again after a wait */
+    size_t ring_bytes, ring_used;
+    struct cuda_landing landing[CUDA_LANDINGS];
+    int landings;
+    struct graph *capture; /* being captured, NULL if none */
+};
+
+static inline struct cuda_queue *cuda_queue(struct queue *q)
+{
+    return (struct cuda_queue *)q;
+}
+
+static inline cudaStream_t cuda_stream(struct queue *q)
+{
+    return cuda_queue(q)->stream;
+}
+
+/* cuda_errno - a negative errno for a CUDA error. */
+int cuda_errno(cudaError_t e);
+
+/* queue_note - pick up a launch error of the op just queued. */
+void queue_note(struct queue *q, const char *op);
+
+/* cuda_*_limits - let the kernels of a file use shared_max bytes of shared memory a block. */
+cudaError_t cuda_attend_limits(int shared_max);
+cudaError_t cuda_markov_limits(int shared_max);
+cudaError_t cuda_select_limits(int shared_max);
+
+/* Copies through pinned memory and graphs: copy.c and graph.c. */
+void cuda_put(struct queue *q, void *dst, const void *src, size_t bytes);
+void cuda_get(struct queue *q, void *dst, const void *src, size_t bytes);
+int cuda_drain(struct cuda_queue *q);
+int cuda_graph_begin(struct queue *q);
+int cuda_graph_end(struct queue *q, struct graph **out);
+void cuda_graph_launch(struct queue *q, struct graph *g);
+void cuda_graph_close(struct graph *g);
+void cuda_graph_put(struct cuda_queue *q, void *dst, const void *src, size_t bytes);
+void cuda_graph_get(struct cuda_queue *q, void *dst, const void *src, size_t bytes);
+
+#define CUDA_ENTRY(name) void cuda_##name(struct queue *q, const struct name##_args *a);
+OP_LIST(CUDA_ENTRY)
+#undef CUDA_ENTRY
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

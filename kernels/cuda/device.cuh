@@ -1,0 +1,138 @@
+// device - what kernels share: reductions in a fixed order, values of stored types, the queue's
+// fault.
+//
+// Nothing here depends on how many rows a call has. Sums are taken by lanes that step through the
+// index in strides of the block and are then folded in one fixed tree, so a row has the same bits
+// in every window. The sources are built without contraction; a product that may be fused with a
+// sum says fmaf.
+#ifndef TANDEM_KERNELS_CUDA_DEVICE_CUH
+#define TANDEM_KERNELS_CUDA_DEVICE_CUH
+
+#include "kernels/cuda/cuda.h"
+#include "kernels/numfmt.h"
+
+#define FULL_MASK 0xffffffffu
+
+// queue_skips - the start of every launcher: an earlier error, or nothing to do.
+static inline bool queue_skips(const struct queue *q, int rows)
+{
+    return q->err || rows <= 0;
+}
+
+static inline unsigned blocks_for(size_t n, int threads)
+{
+    return (unsigned)((n + (size_t)threads - 1) / (size_t)threads);
+}
+
+// shared_room - let a kernel have, beside what it declares, all of the shared memory a block may
+// ask for.
+template <typename K> static cudaError_t shared_room(K kernel, int shared_max)
+{
+    cudaFuncAttributes have;
+    cudaError_t e = cudaFuncGetAttributes(&have, (const void *)kernel);
+
+    if (e != cudaSuccess)
+        return e;
+    return cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                shared_max - (int)have.sharedSizeBytes);
+}
+
+__device__ static inline float rounded(float x, enum round round)
+{
+    return round == ROUND_BF16 ? bf16_round(x) : x;
+}
+
+__device__ static inline float sigmoid(float x)
+{
+    return 1.0f / (1.0f + expf(-x));
+}
+
+__device__ static inline float silu(float x)
+{
+    return x / (1.0f + expf(-x));
+}
+
+// The comparisons let a NaN through: it must reach the logits, where it ends the request.
+__device__ static inline float swiglu(float g, float u, float by, float limit, enum round round)
+{
+    if (limit > 0) {
+        g = g > limit ? limit : g;
+        u = u > limit ? limit : u < -limit ? -limit : u;
+    }
+    return rounded(by * (silu(g) * u), round);
+}
+
+// ---- reductions ---------------------------------------------------------------------------------
+
+__device__ static inline float warp_sum(float v)
+{
+    for (int step = CUDA_WARP / 2; step > 0; step /= 2)
+        v += __shfl_xor_sync(FULL_MASK, v, step);
+    return v;
+}
+
+// Larger of two where a NaN loses, as in `a > b ? a : b` from the left.
+__device__ static inline float warp_max(float v)
+{
+    for (int step = CUDA_WARP / 2; step > 0; step /= 2) {
+        float o = __shfl_xor_sync(FULL_MASK, v, step);
+
+        v = o > v ? o : v;
+    }
+    return v;
+}
+
+// block_sum - of a value a thread, the same in every thread. WARPS * CUDA_WARP threads; all must
+// call it.
+template <int WARPS> __device__ static inline float block_sum(float v, float *part)
+{
+    v = warp_sum(v);
+    if (WARPS == 1)
+        return v;
+    if (threadIdx.x % CUDA_WARP == 0)
+        part[threadIdx.x / CUDA_WARP] = v;
+    __syncthreads();
+    v = part[0];
+    for (int w = 1; w < WARPS; w++)
+        v += part[w];
+    __syncthreads();
+    return v;
+}
+
+// ---- stored values ------------------------------------------------------------------------------
+
+__device__ static inline float stored_value(enum dtype t, const void *data, size_t at)
+{
+    if (t == DTYPE_F32)
+        return ((const float *)data)[at];
+    if (t == DTYPE_F16)
+        return f32_from_f16(((const uint16_t *)data)[at]);
+    return f32_from_bf16(((const uint16_t *)data)[at]);
+}
+
+__device__ static inline unsigned char *state_row(const struct state_view &v, int slot, int row)
+{
+    return v.base + (size_t)slot * v.slot_stride + (size_t)(row % v.cap) * v.row_bytes;
+}
+
+__device__ static inline float *state_f32(const struct state_view &v, int slot, int row)
+{
+    return (float *)state_row(v, slot, row);
+}
+
+// ---- faults -------------------------------------------------------------------------------------
+
+__device__ static inline void alarm_set(const struct cuda_alarm &a, enum fault_kind kind, int slot,
+                                        int row, int pos, int value, int limit)
+{
+    if (atomicCAS(a.taken, 0, 1) != 0)
+        return;
+    a.record->slot = slot;
+    a.record->row = row;
+    a.record->pos = pos;
+    a.record->value = value;
+    a.record->limit = limit;
+    a.record->kind = kind;
+}
+
+#endif
