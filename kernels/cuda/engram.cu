@@ -1,0 +1,77 @@
+// engram.cu owns what is done with gathered pieces of rows and with the n-gram memory's keys and
+// value.
+#include "kernels/cuda/device.cuh"
+
+#define WARPS 8
+#define THREADS (WARPS * CUDA_WARP)
+
+// A block a (row, piece). Bound by bytes.
+__global__ static void unshard_pieces(struct unshard_args a, int cols)
+{
+    int piece = (int)blockIdx.y, at = 0;
+    size_t row = blockIdx.x;
+    const float *x = a.x + ((size_t)piece * (size_t)a.rows + row) * (size_t)a.ldx;
+
+    for (int i = 0; i < piece; i++)
+        at += a.width[i];
+    for (int c = threadIdx.x; c < a.width[piece]; c += THREADS)
+        a.y[row * (size_t)cols + (size_t)(at + c)] = x[c];
+}
+
+extern "C" void cuda_unshard(struct queue *q, const struct unshard_args *a)
+{
+    int cols = 0;
+
+    if (q->err)
+        return;
+    if (a->ranks < 1 || a->ranks > RANKS_MAX) {
+        queue_fail(q, -EINVAL, "unshard: %d ranks, want 1 .. %d", a->ranks, RANKS_MAX);
+        return;
+    }
+    for (int i = 0; i < a->ranks; i++) {
+        cols += a->width[i];
+        if (a->width[i] < 0 || a->width[i] > a->ldx) {
+            queue_fail(q, -EINVAL, "unshard: piece %d has %d values in rows of %d", i, a->width[i],
+                       a->ldx);
+            return;
+        }
+    }
+    if (a->rows <= 0)
+        return;
+    unshard_pieces<<<dim3((unsigned)a->rows, (unsigned)a->ranks), THREADS, 0, cuda_stream(q)>>>(
+        *a, cols);
+    queue_note(q, "unshard");
+}
+
+// A block a (row, stream): three sums, then the stream is changed in place.
+__global__ static void gate_streams(struct engram_gate_args a)
+{
+    __shared__ float part[WARPS];
+    size_t dim = (size_t)a.dim, row = blockIdx.x, i = blockIdx.y;
+    const float *kv = a.kv + row * (size_t)(a.hc + 1) * dim, *key = kv + i * dim;
+    const float *value = kv + (size_t)a.hc * dim, *qw = a.qw + i * dim, *kw = a.kw + i * dim;
+    float *x = a.x + (row * (size_t)a.hc + i) * dim;
+    float dot = 0, xx = 0, kk = 0, n = (float)a.dim, d, gate;
+
+    for (int c = threadIdx.x; c < a.dim; c += THREADS) {
+        dot = fmaf(x[c] * (qw[c] * kw[c]), key[c], dot);
+        xx = fmaf(x[c], x[c], xx);
+        kk = fmaf(key[c], key[c], kk);
+    }
+    dot = block_sum<WARPS>(dot, part);
+    xx = block_sum<WARPS>(xx, part);
+    kk = block_sum<WARPS>(kk, part);
+    d = dot * (1.0f / sqrtf(xx / n + a.eps)) * (1.0f / sqrtf(kk / n + a.eps)) * (1.0f / sqrtf(n));
+    // The sign of a zero counts; max would drop a NaN.
+    gate = sigmoid(copysignf(sqrtf(fabsf(d) < 1e-6f ? 1e-6f : fabsf(d)), d));
+    for (int c = threadIdx.x; c < a.dim; c += THREADS)
+        x[c] = rounded(x[c] + gate * value[c], a.round);
+}
+
+extern "C" void cuda_engram_gate(struct queue *q, const struct engram_gate_args *a)
+{
+    if (queue_skips(q, a->rows))
+        return;
+    gate_streams<<<dim3((unsigned)a->rows, (unsigned)a->hc), THREADS, 0, cuda_stream(q)>>>(*a);
+    queue_note(q, "engram_gate");
+}

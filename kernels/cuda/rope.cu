@@ -1,0 +1,55 @@
+// rope.cu owns the rotation by position.
+#include "kernels/cuda/device.cuh"
+
+#define THREADS 256
+#define ROPE_PAIRS_MAX 512
+#define BLOCK_HEADS 16
+
+// A block a row and BLOCK_HEADS heads. The angle is an f32 product, so that every backend turns by
+// the same angle; its cosine and sine are taken in double and rounded once, and shared by the
+// block's heads.
+__global__ static void rope_heads(struct rope_args a)
+{
+    __shared__ float cosine[ROPE_PAIRS_MAX], sine[ROPE_PAIRS_MAX];
+    int pos = a.info[blockIdx.x].pos, pairs = a.dims / 2, near = a.pairs == ROPE_ADJACENT;
+    int h0 = (int)blockIdx.y * BLOCK_HEADS;
+    int heads = a.heads - h0 < BLOCK_HEADS ? a.heads - h0 : BLOCK_HEADS;
+    float *x = a.x + ((size_t)blockIdx.x * (size_t)a.heads + (size_t)h0) * (size_t)a.cols +
+               (size_t)(a.cols - a.dims);
+
+    pos -= pos % a.ratio;
+    for (int i = threadIdx.x; i < pairs; i += THREADS) {
+        double angle = (double)((float)pos * a.freq[i]), s, c;
+
+        sincos(angle, &s, &c);
+        cosine[i] = (float)c;
+        sine[i] = (float)(a.inverse ? -s : s);
+    }
+    __syncthreads();
+    for (int j = threadIdx.x; j < heads * pairs; j += THREADS) {
+        int i = j % pairs;
+        float *u = x + (size_t)(j / pairs) * (size_t)a.cols + (near ? 2 * i : i);
+        float *v = u + (near ? 1 : pairs);
+        float p = *u * cosine[i] - *v * sine[i], s = *u * sine[i] + *v * cosine[i];
+
+        *u = rounded(p, a.round);
+        *v = rounded(s, a.round);
+    }
+}
+
+extern "C" void cuda_rope(struct queue *q, const struct rope_args *a)
+{
+    struct rope_args b = *a;
+
+    if (queue_skips(q, a->rows))
+        return;
+    if (a->dims % 2 != 0 || a->dims > a->cols || a->dims > 2 * ROPE_PAIRS_MAX) {
+        queue_fail(q, -EINVAL, "rope: %d dims of %d, want an even number up to %d", a->dims,
+                   a->cols, 2 * ROPE_PAIRS_MAX);
+        return;
+    }
+    b.ratio = a->ratio > 1 ? a->ratio : 1;
+    rope_heads<<<dim3((unsigned)a->rows, blocks_for((size_t)a->heads, BLOCK_HEADS)), THREADS, 0,
+                 cuda_stream(q)>>>(b);
+    queue_note(q, "rope");
+}
