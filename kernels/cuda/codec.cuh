@@ -1,0 +1,98 @@
+// codec - the cache quantisers, a value a lane when storing and four values a thread when reading;
+// the bits are those of kernels/ref/codec.c.
+#ifndef TANDEM_KERNELS_CUDA_CODEC_CUH
+#define TANDEM_KERNELS_CUDA_CODEC_CUH
+
+#include "kernels/cuda/device.cuh"
+
+__host__ __device__ static inline int codec_block(enum codec c)
+{
+    return c == CODEC_F32 ? 1 : c == CODEC_QC ? 16 : 32;
+}
+
+// Where the scales of a row of cols values begin.
+__device__ static inline int codec_scales(enum codec c, int cols)
+{
+    return c == CODEC_QW ? cols : cols / 2;
+}
+
+struct coded {
+    uint8_t code, scale;
+};
+
+__device__ static inline float at_least(float x, float floor)
+{
+    return x < floor ? floor : x; // keeps a NaN
+}
+
+// The code of this lane's value and the scale of its block; whole warps, zeros where there is no
+// value.
+__device__ static inline struct coded codec_encode(enum codec c, float v)
+{
+    uint32_t most = f32_bits(v) & 0x7fffffffu; // by bits: an infinity or a NaN wins
+    struct coded o;
+    float amax;
+
+    for (int step = codec_block(c) / 2; step > 0; step /= 2) {
+        uint32_t other = __shfl_xor_sync(FULL_MASK, most, step);
+
+        most = other > most ? other : most;
+    }
+    amax = f32_from_bits(most);
+    if (c == CODEC_QW) {
+        o.scale = pow2ceil_e8m0(at_least(amax, 1e-4f) * (1.0f / 448));
+        o.code = e4m3_from_f32(v / f32_from_e8m0(o.scale));
+    } else if (c == CODEC_QC) {
+        uint8_t s = e4m3_from_f32(at_least(amax, 6 * 0x1p-9f) / 6);
+
+        o.scale = most < 0x7f800000u ? s : 0x7f;
+        o.code = e2m1_from_f32(v / f32_from_e4m3(s));
+    } else {
+        o.scale = pow2ceil_e8m0(at_least(amax, 6 * 0x1p-126f) * (1.0f / 6));
+        o.code = e2m1_from_f32(v / f32_from_e8m0(o.scale));
+    }
+    return o;
+}
+
+__device__ static inline float codec_step(enum codec c, uint8_t scale)
+{
+    return c == CODEC_QC ? f32_from_e4m3(scale) : f32_from_e8m0(scale);
+}
+
+__device__ static inline float codec_decode(enum codec c, uint8_t code, float step)
+{
+    return (c == CODEC_QW ? f32_from_e4m3(code) : f32_from_e2m1(code)) * step;
+}
+
+// Rows of a state need not be aligned.
+__device__ static inline uint32_t load_bytes(const unsigned char *p, int n)
+{
+    uint32_t v = 0;
+
+    if (n == 4 && ((uintptr_t)p & 3) == 0)
+        return *(const uint32_t *)p;
+    if (n == 2 && ((uintptr_t)p & 1) == 0)
+        return *(const uint16_t *)p;
+    for (int i = 0; i < n; i++)
+        v |= (uint32_t)p[i] << (8 * i);
+    return v;
+}
+
+// Values i .. i + 3 of a stored row of cols values; i is a multiple of 4.
+__device__ static inline void codec_read4(enum codec c, const unsigned char *row, int cols, int i,
+                                          float v[4])
+{
+    if (c == CODEC_F32) {
+        for (int j = 0; j < 4; j++)
+            v[j] = ((const float *)row)[i + j];
+        return;
+    }
+    float step = codec_step(c, row[codec_scales(c, cols) + i / codec_block(c)]);
+    uint32_t u = c == CODEC_QW ? load_bytes(row + i, 4) : load_bytes(row + i / 2, 2);
+    int bits = c == CODEC_QW ? 8 : 4;
+
+    for (int j = 0; j < 4; j++)
+        v[j] = codec_decode(c, (uint8_t)(u >> (j * bits) & ((1u << bits) - 1)), step);
+}
+
+#endif

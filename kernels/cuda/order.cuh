@@ -1,0 +1,163 @@
+// order - exact selection by value inside a block: 64-bit keys whose ascending order is larger
+// value first, then lower id, so that no two are equal and nothing depends on the order in which
+// threads come.
+#ifndef TANDEM_KERNELS_CUDA_ORDER_CUH
+#define TANDEM_KERNELS_CUDA_ORDER_CUH
+
+#include "kernels/cuda/device.cuh"
+
+#define KEY_NONE UINT64_MAX // behind every key
+
+// A word for each float that orders like it; -0 and +0 have the same one, a NaN is below
+// everything.
+__device__ static inline uint32_t order_word(float x)
+{
+    uint32_t u = f32_bits(x + 0.0f); // -0 + 0 is +0
+
+    if ((u & 0x7fffffffu) > 0x7f800000u)
+        return 0;
+    return u >> 31 ? ~u : u | 0x80000000u;
+}
+
+__device__ static inline float order_value(uint32_t word)
+{
+    return f32_from_bits(word >> 31 ? word & 0x7fffffffu : ~word);
+}
+
+__device__ static inline uint64_t order_key(uint32_t word, uint32_t id)
+{
+    return (uint64_t)~word << 32 | id;
+}
+
+__device__ static inline uint32_t key_word(uint64_t key)
+{
+    return ~(uint32_t)(key >> 32);
+}
+
+__device__ static inline int key_id(uint64_t key)
+{
+    return (int)(uint32_t)key;
+}
+
+#define DIGIT_BITS 11
+#define DIGITS (1 << DIGIT_BITS)
+
+struct order_count {
+    int bin[DIGITS];
+    int digit, left,
+        here; // the digit found, what is still to find inside it, how many are inside it
+};
+
+// The first digit up to which `left` keys were counted; warp 0 of the block.
+__device__ static void count_find(struct order_count *n, int left)
+{
+    constexpr int RUN = DIGITS / CUDA_WARP;
+    int lane = (int)threadIdx.x, sum = 0, upto;
+
+    for (int i = 0; i < RUN; i++)
+        sum += n->bin[lane * RUN + i];
+    upto = sum;
+    for (int step = 1; step < CUDA_WARP; step *= 2) {
+        int o = __shfl_up_sync(FULL_MASK, upto, step);
+
+        upto += lane >= step ? o : 0;
+    }
+    if (upto - sum >= left || upto < left)
+        return;
+    left -= upto - sum;
+    for (int d = lane * RUN;; d++) {
+        if (n->bin[d] >= left) {
+            n->digit = d;
+            n->left = left;
+            n->here = n->bin[d];
+            return;
+        }
+        left -= n->bin[d];
+    }
+}
+
+// key_cut - a bound that exactly k of the keys load(0) .. load(n - 1) do not exceed; 1 <= k <= keys
+// that are not KEY_NONE. Counts digit by digit and stops where a digit is taken whole. All threads
+// of the block call it and get the same result.
+template <typename L>
+__device__ static uint64_t key_cut(int n, int k, L load, struct order_count *count)
+{
+    const int shift[] = { 53, 42, 32, 21, 10, 0 }, bits[] = { 11, 11, 10, 11, 11, 10 };
+    uint64_t prefix = 0, known = 0;
+
+    for (int d = 0; d < 6; d++) {
+        uint64_t mask = ((uint64_t)1 << bits[d]) - 1;
+
+        for (int i = (int)threadIdx.x; i < DIGITS; i += (int)blockDim.x)
+            count->bin[i] = 0;
+        __syncthreads();
+        for (int i = (int)threadIdx.x; i < n; i += (int)blockDim.x) {
+            uint64_t key = load(i);
+
+            if ((key & known) == prefix)
+                atomicAdd(&count->bin[key >> shift[d] & mask], 1);
+        }
+        __syncthreads();
+        if (threadIdx.x < CUDA_WARP)
+            count_find(count, k);
+        __syncthreads();
+        prefix |= (uint64_t)count->digit << shift[d];
+        known |= mask << shift[d];
+        k = count->left;
+        if (count->here == k)
+            break;
+        __syncthreads(); // count is read before the next digit clears it
+    }
+    __syncthreads();
+    return prefix | ~known;
+}
+
+// key_sort - ascending, in place; n is a power of two. All threads of the block call it.
+__device__ static inline void key_sort(uint64_t *key, int n)
+{
+    for (int size = 2; size <= n; size *= 2)
+        for (int step = size / 2; step > 0; step /= 2) {
+            __syncthreads();
+            for (int i = (int)threadIdx.x; i < n / 2; i += (int)blockDim.x) {
+                int lo = i / step * 2 * step + i % step, hi = lo + step;
+                uint64_t a = key[lo], b = key[hi];
+
+                if ((a > b) == ((lo & size) == 0)) {
+                    key[lo] = b;
+                    key[hi] = a;
+                }
+            }
+        }
+    __syncthreads();
+}
+
+__host__ __device__ static inline int pow2_at_least(int n)
+{
+    int p = 1;
+
+    while (p < n)
+        p *= 2;
+    return p;
+}
+
+// block_place - for threads with `take`: how many threads before this one take; *total is all that
+// take. part is shared, [blockDim / 32]. All threads of the block call it.
+__device__ static inline int block_place(bool take, int *part, int *total)
+{
+    unsigned set = __ballot_sync(FULL_MASK, take);
+    int lane = (int)threadIdx.x % CUDA_WARP, warp = (int)threadIdx.x / CUDA_WARP, before = 0,
+        sum = 0;
+
+    if (lane == 0)
+        part[warp] = __popc(set);
+    __syncthreads();
+    for (int w = 0; w < (int)blockDim.x / CUDA_WARP; w++) {
+        before += w < warp ? part[w] : 0;
+        sum += part[w];
+    }
+    __syncthreads();
+    *total = sum;
+    return before + __popc(set & ((1u << lane) - 1));
+}
+
+#endif

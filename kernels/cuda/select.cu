@@ -1,0 +1,214 @@
+// select.cu owns the indexer: scores of compressed entries, the exact best of them, and candidate
+// blocks.
+//
+// Two launches: scores become order words in the scratch of their row, then one block a row picks.
+// Rows come in lots of CUDA_WORKERS, because the scratch holds as many. Sums run in index order,
+// multiply then add, so that the words are those of the reference.
+#include "kernels/cuda/codec.cuh"
+#include "kernels/cuda/order.cuh"
+
+#define DIM_MAX 512
+#define SCORE_KEYS 32 // entries of a block
+#define SCORE_THREADS 256
+#define PICK_THREADS 512
+
+// The entries that compete in a row, ascending: all of 0 .. n - 1, or those of the candidate
+// blocks.
+struct field {
+    const int32_t *cand; // NULL: all
+    int block;
+    int n;    // visible entries
+    int size; // competing entries
+};
+
+__device__ static int entry_of(const struct field &f, int i)
+{
+    return f.cand ? f.cand[i / f.block] * f.block + i % f.block : i;
+}
+
+// The field of row r into shared memory, by all threads. Only the last candidate block can be cut
+// by n: its entries are the newest.
+__device__ static void field_load(const struct select_args &a, int r, struct field *f)
+{
+    int n = (a.info[r].pos + 1) / a.ratio;
+    const int32_t *cand = a.cand_in ? a.cand_in + (size_t)r * (size_t)a.blocks : NULL;
+
+    if (threadIdx.x == 0) {
+        f->cand = cand;
+        f->block = a.block;
+        f->n = n;
+        f->size = cand ? 0 : n;
+    }
+    __syncthreads();
+    for (int b = threadIdx.x; cand && b < a.blocks; b += (int)blockDim.x) {
+        int left = n - cand[b] * a.block;
+
+        if (cand[b] >= 0 && left > 0)
+            atomicAdd(&f->size, left < a.block ? left : a.block);
+    }
+    __syncthreads();
+}
+
+__device__ static bool is_scored(const struct select_args &a, const struct field &f)
+{
+    return f.n > a.topk || (a.cand_out && (f.n + a.block - 1) / a.block > a.blocks);
+}
+
+// A block: SCORE_KEYS entries of a row. Keys are decoded into shared memory, a thread is an entry
+// (its lane) and every eighth head; the first warp adds the heads in order. Bound by the products.
+__global__ static void score_entries(struct select_args a, int row0)
+{
+    // keys [SCORE_KEYS][dim + 1], then relu(q . key) [heads][SCORE_KEYS]
+    extern __shared__ float shared[];
+    __shared__ struct field f;
+    int r = row0 + (int)blockIdx.y, first = (int)blockIdx.x * SCORE_KEYS, ld = a.dim + 1;
+    int lane = (int)threadIdx.x % CUDA_WARP, warp = (int)threadIdx.x / CUDA_WARP;
+    const float *q = a.q + (size_t)r * (size_t)a.heads * (size_t)a.dim;
+    float *hit = shared + SCORE_KEYS * ld, sum = 0;
+
+    field_load(a, r, &f);
+    if (first >= f.size || !is_scored(a, f))
+        return;
+    for (int i = threadIdx.x; i < SCORE_KEYS * (a.dim / 4); i += SCORE_THREADS) {
+        int j = i / (a.dim / 4), c = i % (a.dim / 4) * 4;
+        float v[4] = { 0, 0, 0, 0 };
+
+        if (first + j < f.size)
+            codec_read4(a.keys.codec, state_row(a.keys, a.info[r].slot, entry_of(f, first + j)),
+                        a.dim, c, v);
+        for (int m = 0; m < 4; m++)
+            shared[j * ld + c + m] = v[m];
+    }
+    __syncthreads();
+    for (int h = warp; h < a.heads; h += SCORE_THREADS / CUDA_WARP) {
+        const float *qh = q + (size_t)h * (size_t)a.dim;
+        float dot = 0;
+
+        for (int c = 0; c < a.dim; c++)
+            dot += shared[lane * ld + c] * qh[c];
+        hit[h * SCORE_KEYS + lane] = dot < 0 ? 0 : dot;
+    }
+    __syncthreads();
+    if (warp > 0 || first + lane >= f.size)
+        return;
+    for (int h = 0; h < a.heads; h++)
+        sum += a.wt[(size_t)r * (size_t)a.heads + (size_t)h] * hit[h * SCORE_KEYS + lane];
+    ((uint32_t *)a.scratch)[(size_t)blockIdx.y * (size_t)a.keys.cap + (size_t)(first + lane)] =
+        order_word(a.scale * sum);
+}
+
+__device__ static void take_first(int n, int32_t *out, int room)
+{
+    for (int i = threadIdx.x; i < room; i += PICK_THREADS)
+        out[i] = i < n ? i : -1;
+}
+
+// Ids of the k best of n keys in ascending order of their place, -1 behind them up to room. 0 <= k
+// <= n.
+template <typename L>
+__device__ static void take_best(int n, int k, L load, const struct field &f, int32_t *out,
+                                 int room, struct order_count *count, int *part)
+{
+    uint64_t cut = k > 0 ? key_cut(n, k, load, count) : 0;
+    int done = 0, total;
+
+    for (int first = 0; k > 0 && first < n; first += PICK_THREADS) {
+        int i = first + (int)threadIdx.x;
+        bool take = i < n && load(i) <= cut;
+        int at = block_place(take, part, &total);
+
+        if (take)
+            out[done + at] = entry_of(f, i);
+        done += total;
+    }
+    for (int i = done + (int)threadIdx.x; i < room; i += PICK_THREADS)
+        out[i] = -1;
+}
+
+// A block a row.
+__global__ static void pick_entries(struct select_args a, int row0)
+{
+    __shared__ struct order_count count;
+    __shared__ struct field f;
+    __shared__ int part[PICK_THREADS / CUDA_WARP];
+    int r = row0 + (int)blockIdx.x, blocks, newest;
+    const uint32_t *word = (const uint32_t *)a.scratch + (size_t)blockIdx.x * (size_t)a.keys.cap;
+    int32_t *sel = a.sel + (size_t)r * (size_t)a.topk, *out;
+
+    field_load(a, r, &f);
+    if (f.n <= a.topk)
+        take_first(f.n, sel, a.topk);
+    else
+        take_best(
+            f.size, a.topk < f.size ? a.topk : f.size,
+            [=](int i) { return order_key(word[i], (uint32_t)i); }, f, sel, a.topk, &count, part);
+    if (!a.cand_out)
+        return;
+    out = a.cand_out + (size_t)r * (size_t)a.blocks;
+    blocks = (f.n + a.block - 1) / a.block;
+    if (blocks <= a.blocks) {
+        take_first(blocks, out, a.blocks);
+        return;
+    }
+    // the newest block always, of the others those with the largest word
+    newest = (f.n - 1) / a.block;
+    take_best(
+        newest, a.blocks - 1,
+        [=](int b) {
+            uint32_t most = 0;
+
+            for (int i = 0; i < a.block; i++) {
+                uint32_t w = word[(size_t)b * (size_t)a.block + (size_t)i];
+
+                most = w > most ? w : most;
+            }
+            return order_key(most, (uint32_t)b);
+        },
+        f, out, a.blocks - 1, &count, part);
+    if (threadIdx.x == 0)
+        out[a.blocks - 1] = newest;
+}
+
+extern "C" cudaError_t cuda_select_limits(int shared_max)
+{
+    return shared_room(score_entries, shared_max);
+}
+
+extern "C" void cuda_select(struct queue *q, const struct select_args *a)
+{
+    struct select_args b = *a;
+    size_t shared = sizeof(float) * (size_t)SCORE_KEYS * (size_t)(a->dim + 1 + a->heads);
+
+    if (queue_skips(q, a->rows))
+        return;
+    if (a->dim % MAT_TILE != 0 || a->dim > DIM_MAX || a->keys.cols != a->dim ||
+        a->dim % codec_block(a->keys.codec) != 0) {
+        queue_fail(q, -EINVAL, "select: keys of %d values for queries of %d, want a multiple of %d",
+                   a->keys.cols, a->dim, MAT_TILE);
+        return;
+    }
+    if ((a->cand_in || a->cand_out) && (a->blocks < 1 || a->block < 1)) {
+        queue_fail(q, -EINVAL, "select: %d candidate blocks of %d", a->blocks, a->block);
+        return;
+    }
+    if (a->cand_in && a->cand_out) {
+        queue_fail(q, -EINVAL, "select: candidates both read and written");
+        return;
+    }
+    if (shared > (size_t)((struct cuda_device *)q->dev)->shared_max) {
+        queue_fail(q, -EINVAL,
+                   "select: %d heads of %d need %zu bytes of shared memory, a block has %d",
+                   a->heads, a->dim, shared, ((struct cuda_device *)q->dev)->shared_max);
+        return;
+    }
+    b.ratio = a->ratio > 1 ? a->ratio : 1;
+    b.block = a->block > 0 ? a->block : 1;
+    for (int r = 0; r < a->rows; r += CUDA_WORKERS) {
+        unsigned rows = (unsigned)(a->rows - r < CUDA_WORKERS ? a->rows - r : CUDA_WORKERS);
+
+        score_entries<<<dim3(blocks_for((size_t)a->keys.cap, SCORE_KEYS), rows), SCORE_THREADS,
+                        shared, cuda_stream(q)>>>(b, r);
+        pick_entries<<<rows, PICK_THREADS, 0, cuda_stream(q)>>>(b, r);
+    }
+    queue_note(q, "select");
+}

@@ -1,0 +1,132 @@
+// state.cu owns what is written to the state of a slot, and the compressor that reads its raw rows.
+#include "kernels/cuda/codec.cuh"
+
+#define WARPS 8
+#define THREADS (WARPS * CUDA_WARP)
+
+// A lane a value: warp u takes values 32 (u % pieces) .. of row u / pieces. Bound by bytes.
+__global__ static void requant_values(float *x, int rows, int cols, enum codec codec)
+{
+    int lane = (int)threadIdx.x % CUDA_WARP, pieces = (cols + CUDA_WARP - 1) / CUDA_WARP;
+    size_t u = (size_t)blockIdx.x * WARPS + threadIdx.x / CUDA_WARP;
+    int row = (int)(u / (size_t)pieces), c = (int)(u % (size_t)pieces) * CUDA_WARP + lane;
+    float *at = x + (size_t)row * (size_t)cols + (size_t)c;
+    struct coded o;
+
+    if (row >= rows)
+        return;
+    o = codec_encode(codec, c < cols ? *at : 0);
+    if (c < cols)
+        *at = codec_decode(codec, o.code, codec_step(codec, o.scale));
+}
+
+extern "C" void cuda_requant(struct queue *q, const struct requant_args *a)
+{
+    size_t warps;
+
+    if (queue_skips(q, a->rows) || a->codec == CODEC_F32)
+        return;
+    if (a->cols % codec_block(a->codec) != 0) {
+        queue_fail(q, -EINVAL, "requant: %d values, want a multiple of %d", a->cols,
+                   codec_block(a->codec));
+        return;
+    }
+    warps = (size_t)a->rows * (size_t)((a->cols + CUDA_WARP - 1) / CUDA_WARP);
+    requant_values<<<blocks_for(warps, WARPS), THREADS, 0, cuda_stream(q)>>>(a->x, a->rows, a->cols,
+                                                                             a->codec);
+    queue_note(q, "requant");
+}
+
+// A lane a value; a block a row, its warps step through pieces of 32 values.
+__global__ static void put_rows(struct row_put_args a)
+{
+    const struct state_view &v = a.view;
+    struct row_info info = a.info[blockIdx.x];
+    int lane = (int)threadIdx.x % CUDA_WARP;
+    const float *x = a.x + (size_t)blockIdx.x * (size_t)a.ldx;
+    unsigned char *row;
+
+    if ((info.pos + 1) % a.ratio != 0)
+        return;
+    row = state_row(v, info.slot, info.pos / a.ratio);
+    if (v.codec == CODEC_F32) {
+        for (int c = threadIdx.x; c < a.width; c += THREADS)
+            ((float *)row)[a.col0 + c] = x[c];
+        return;
+    }
+    for (int first = (int)threadIdx.x - lane; first < a.width; first += THREADS) {
+        int c = first + lane;
+        struct coded o = codec_encode(v.codec, c < a.width ? x[c] : 0);
+        unsigned next = __shfl_down_sync(FULL_MASK, (unsigned)o.code, 1);
+
+        if (c >= a.width)
+            continue;
+        if (v.codec == CODEC_QW)
+            row[c] = o.code;
+        else if (c % 2 == 0)
+            row[c / 2] = (unsigned char)(o.code | next << 4);
+        if (c % codec_block(v.codec) == 0)
+            row[codec_scales(v.codec, a.width) + c / codec_block(v.codec)] = o.scale;
+    }
+}
+
+extern "C" void cuda_row_put(struct queue *q, const struct row_put_args *a)
+{
+    struct row_put_args b = *a;
+
+    if (queue_skips(q, a->rows))
+        return;
+    b.ratio = a->ratio > 1 ? a->ratio : 1;
+    b.width = a->width ? a->width : a->view.cols;
+    b.ldx = a->ldx ? a->ldx : a->view.cols;
+    if (b.width % codec_block(b.view.codec) != 0 || b.col0 < 0 || b.col0 + b.width > b.view.cols ||
+        (b.view.codec != CODEC_F32 && b.width != b.view.cols)) {
+        queue_fail(q, -EINVAL, "row_put: values %d .. %d of a row of %d in blocks of %d", b.col0,
+                   b.col0 + b.width - 1, b.view.cols, codec_block(b.view.codec));
+        return;
+    }
+    put_rows<<<a->rows, THREADS, 0, cuda_stream(q)>>>(b);
+    queue_note(q, "row_put");
+}
+
+// A thread a value of y; blocks in x step through the columns, in y through the rows.
+__global__ static void pool_columns(struct pool_args a)
+{
+    struct row_info info = a.info[blockIdx.y];
+    int c = (int)(blockIdx.x * THREADS + threadIdx.x), begin = info.pos - (a.ratio - 1);
+    float most = -INFINITY, total = 0, sum = 0;
+    float *y = a.y + (size_t)blockIdx.y * (size_t)a.cols + (size_t)c;
+
+    if (c >= a.cols)
+        return;
+    if ((info.pos + 1) % a.ratio != 0) {
+        *y = 0;
+        return;
+    }
+    for (int i = 0; i < a.ratio; i++) {
+        float b = state_f32(a.raw, info.slot, begin + i)[a.cols + c];
+
+        most = b > most ? b : most;
+    }
+    for (int i = 0; i < a.ratio; i++)
+        total += expf(state_f32(a.raw, info.slot, begin + i)[a.cols + c] - most);
+    for (int i = 0; i < a.ratio; i++) {
+        const float *raw = state_f32(a.raw, info.slot, begin + i);
+
+        sum += expf(raw[a.cols + c] - most) / total * raw[c];
+    }
+    *y = rounded(sum, a.round);
+}
+
+extern "C" void cuda_pool(struct queue *q, const struct pool_args *a)
+{
+    if (queue_skips(q, a->rows))
+        return;
+    if (a->ratio < 1 || a->raw.cap < a->ratio || a->raw.codec != CODEC_F32) {
+        queue_fail(q, -EINVAL, "pool: groups of %d from a ring of %d", a->ratio, a->raw.cap);
+        return;
+    }
+    pool_columns<<<dim3(blocks_for((size_t)a->cols, THREADS), (unsigned)a->rows), THREADS, 0,
+                   cuda_stream(q)>>>(*a);
+    queue_note(q, "pool");
+}
