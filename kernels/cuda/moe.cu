@@ -1,0 +1,257 @@
+// moe.cu owns the router's choice and the experts.
+//
+// Three launches for the experts: picks are sorted by expert, hidden values are made for up to
+// GROUP picks of an expert at a time, and outputs are summed row by row, a row's experts in
+// ascending order, then the shared one. Sums of a pick do not depend on the picks beside it.
+#include "kernels/cuda/dot.cuh"
+#include "kernels/cuda/order.cuh"
+
+#define EXPERTS_MAX 1024
+#define CHOICES_MAX 64 // experts of a row
+#define THREADS 256
+#define GROUP 4 // picks that share an expert's weights while they are read
+
+__device__ static float router_score(float v)
+{
+    return sqrtf(v > 20 ? v : log1pf(expf(v)));
+}
+
+__device__ static uint64_t warp_least(uint64_t key)
+{
+    for (int step = CUDA_WARP / 2; step > 0; step /= 2) {
+        uint64_t o = __shfl_xor_sync(FULL_MASK, (unsigned long long)key, step);
+
+        key = o < key ? o : key;
+    }
+    return key;
+}
+
+// A warp a row. The k largest one after the other, then lane i puts choice i in the order of ids.
+__global__ static void route_rows(struct route_args a)
+{
+    __shared__ uint32_t word[EXPERTS_MAX];
+    __shared__ int chosen[CHOICES_MAX], sorted[CHOICES_MAX];
+    int lane = (int)threadIdx.x;
+    const float *logit = a.logit + (size_t)blockIdx.x * (size_t)a.experts;
+    float sum = 0;
+
+    for (int e = lane; e < a.experts; e += CUDA_WARP)
+        word[e] = order_word(router_score(logit[e] * a.temp) + a.bias[e]);
+    for (int i = 0; i < a.k; i++) {
+        uint64_t best = KEY_NONE;
+
+        __syncwarp();
+        for (int e = lane; e < a.experts; e += CUDA_WARP) {
+            uint64_t key = order_key(word[e], (uint32_t)e);
+            bool taken = false;
+
+            for (int j = 0; j < i; j++)
+                taken |= chosen[j] == e;
+            best = !taken && key < best ? key : best;
+        }
+        best = warp_least(best);
+        if (lane == 0)
+            chosen[i] = key_id(best);
+    }
+    __syncwarp();
+    for (int i = lane; i < a.k; i += CUDA_WARP) {
+        int at = 0;
+
+        for (int j = 0; j < a.k; j++)
+            at += chosen[j] < chosen[i];
+        sorted[at] = chosen[i];
+    }
+    __syncwarp();
+    for (int i = 0; i < a.k; i++)
+        sum += router_score(logit[sorted[i]] * a.temp);
+    for (int i = lane; i < a.k; i += CUDA_WARP) {
+        float s = router_score(logit[sorted[i]] * a.temp);
+
+        a.id[(size_t)blockIdx.x * (size_t)a.k + (size_t)i] = sorted[i];
+        a.weight[(size_t)blockIdx.x * (size_t)a.k + (size_t)i] =
+            (a.norm ? s / (sum + 1e-20f) : s) * a.scale;
+    }
+}
+
+extern "C" void cuda_route(struct queue *q, const struct route_args *a)
+{
+    if (queue_skips(q, a->rows))
+        return;
+    if (a->k < 1 || a->k > a->experts || a->k > CHOICES_MAX || a->experts > EXPERTS_MAX) {
+        queue_fail(q, -EINVAL, "route: %d of %d experts, want at most %d of %d", a->k, a->experts,
+                   CHOICES_MAX, EXPERTS_MAX);
+        return;
+    }
+    route_rows<<<a->rows, CUDA_WARP, 0, cuda_stream(q)>>>(*a);
+    queue_note(q, "route");
+}
+
+// What the launches of one call share. A pick is row * k + place; its hidden values are at hidden +
+// pick * inter, those of the shared expert for row r at hidden + (picks + r) * inter.
+struct experts {
+    struct moe_args a;
+    int picks;
+    float *hidden;
+    // [picks] by expert, then row, with the place in the expert's groups; -1 behind the last
+    int32_t *order;
+};
+
+#define PICK_BITS 24
+#define PICK_MASK ((1 << PICK_BITS) - 1)
+
+// An expert of this rank, of a type there is a product for.
+__device__ static bool is_here(const struct moe_args &a, int e)
+{
+    return e >= 0 && e < a.experts && a.w1[e].dtype < DTYPE_COUNT;
+}
+
+// A thread a pick counts the picks in front of it.
+__global__ static void sort_picks(struct experts x, struct cuda_alarm alarm)
+{
+    int i = (int)(blockIdx.x * THREADS + threadIdx.x), e, before = 0, place = 0, missing = 0;
+
+    if (i >= x.picks)
+        return;
+    e = x.a.id[i];
+    if (e >= x.a.experts)
+        alarm_set(alarm, FAULT_EXPERT, 0, i / x.a.k, 0, e, x.a.experts);
+    else if (e >= 0 && !is_here(x.a, e))
+        alarm_set(alarm, FAULT_TYPE, 0, i / x.a.k, 0, (int)x.a.w1[e].dtype, 0);
+    for (int j = 0; j < x.picks; j++) {
+        int o = x.a.id[j];
+        bool here = is_here(x.a, o);
+
+        before += here && (o < e || (o == e && j < i));
+        place += o == e && j < i;
+        missing += !here && j < i;
+    }
+    if (is_here(x.a, e))
+        x.order[before] = i | place % GROUP << PICK_BITS;
+    else
+        x.order[x.picks - 1 - missing] = -1;
+}
+
+// A block: a tile of the hidden values of up to RB picks of one expert, those from order[y] on if
+// that is where a group begins; behind the picks, of RB rows of the shared expert. Bound by the
+// bytes of the weights.
+template <int RB> __global__ static void hidden_tiles(struct experts x)
+{
+    __shared__ float part[DOT_WARPS * RB * MAT_TILE];
+    const struct moe_args &a = x.a;
+    int y = (int)blockIdx.y, tile = (int)blockIdx.x, shared = y >= x.picks, n = 0, r, c;
+    struct mat w1, w3;
+    const float *in[RB];
+    float gate, up, weight;
+
+    if (shared) {
+        int row = (y - x.picks) * RB;
+
+        w1 = *a.s1;
+        w3 = *a.s3;
+        n = a.rows - row < RB ? a.rows - row : RB;
+#pragma unroll
+        for (int i = 0; i < RB; i++)
+            in[i] = a.x + (size_t)(i < n ? row + i : row) * (size_t)w1.cols;
+    } else {
+        int first = x.order[y], e;
+
+        if (first < 0 || (first >> PICK_BITS) % RB != 0)
+            return;
+        e = a.id[first & PICK_MASK];
+        w1 = a.w1[e];
+        w3 = a.w3[e];
+#pragma unroll
+        for (int i = 0; i < RB; i++) {
+            int next = y + i < x.picks ? x.order[y + i] : -1;
+            bool ours = next >= 0 && a.id[next & PICK_MASK] == e;
+
+            n += ours; // those of an expert lie side by side
+            in[i] =
+                a.x + (size_t)((ours ? next : first) & PICK_MASK) / (size_t)a.k * (size_t)w1.cols;
+        }
+    }
+    if (tile * MAT_TILE >= w1.rows)
+        return;
+    gate = dot_any<RB>(w1, tile, in, part);
+    up = dot_any<RB>(w3, tile, in, part);
+    r = (int)threadIdx.x / MAT_TILE;
+    c = tile * MAT_TILE + (int)threadIdx.x % MAT_TILE;
+    if (r >= n || c >= w1.rows)
+        return;
+    r = shared ? (y - x.picks) * RB + r : x.order[y + r] & PICK_MASK;
+    weight = shared ? 1 : a.weight[r];
+    r += shared ? x.picks : 0;
+    x.hidden[(size_t)r * (size_t)a.inter + (size_t)c] =
+        swiglu(rounded(gate, a.round), rounded(up, a.round), weight, a.limit, a.round);
+}
+
+// A block: a tile of a row's outputs. Bound by the bytes of the weights.
+__global__ static void output_tiles(struct experts x)
+{
+    __shared__ float part[DOT_WARPS * MAT_TILE];
+    __shared__ int sorted[CHOICES_MAX];
+    const struct moe_args &a = x.a;
+    int row = (int)blockIdx.y, tile = (int)blockIdx.x, t = (int)threadIdx.x;
+    int n = tile * MAT_TILE + t % MAT_TILE;
+    const int32_t *id = a.id + (size_t)row * (size_t)a.k;
+    float y = 0;
+
+    if (t < a.k) {
+        int at = 0;
+
+        for (int j = 0; j < a.k; j++)
+            at += id[j] < id[t] || (id[j] == id[t] && j < t);
+        sorted[at] = t;
+    }
+    __syncthreads();
+    for (int i = 0; i < a.k; i++) {
+        int e = id[sorted[i]];
+        const float *in[1] = { x.hidden +
+                               ((size_t)row * (size_t)a.k + (size_t)sorted[i]) * (size_t)a.inter };
+
+        if (is_here(a, e))
+            y += dot_any<1>(a.w2[e], tile, in, part);
+    }
+    if (a.s2) {
+        const float *in[1] = { x.hidden + (size_t)(x.picks + row) * (size_t)a.inter };
+
+        y += dot_any<1>(*a.s2, tile, in, part);
+    }
+    if (t < MAT_TILE && n < a.dim)
+        a.y[(size_t)row * (size_t)a.dim + (size_t)n] = y;
+}
+
+static void hidden_launch(cudaStream_t s, const struct experts *x)
+{
+    unsigned tiles = blocks_for((size_t)x->a.inter, MAT_TILE), lots = (unsigned)x->picks;
+
+    if (x->a.rows == 1)
+        hidden_tiles<1><<<dim3(tiles, lots + (x->a.s1 != NULL)), DOT_THREADS, 0, s>>>(*x);
+    else
+        hidden_tiles<GROUP>
+            <<<dim3(tiles, lots + (x->a.s1 ? blocks_for((size_t)x->a.rows, GROUP) : 0)),
+               DOT_THREADS, 0, s>>>(*x);
+}
+
+extern "C" void cuda_moe(struct queue *q, const struct moe_args *a)
+{
+    struct experts x = { *a, a->rows * a->k, a->scratch, NULL };
+
+    if (queue_skips(q, a->rows))
+        return;
+    if (a->experts < 1 || a->experts > EXPERTS_MAX || a->k < 1 || a->k > CHOICES_MAX ||
+        x.picks > PICK_MASK) {
+        queue_fail(q, -EINVAL, "moe: %d of %d experts in %d rows, want at most %d of %d", a->k,
+                   a->experts, a->rows, CHOICES_MAX, EXPERTS_MAX);
+        return;
+    }
+    x.order = (int32_t *)(a->scratch + (size_t)a->rows * (size_t)(a->k + 1) * (size_t)a->inter);
+    if (a->inter > 0) {
+        sort_picks<<<blocks_for((size_t)x.picks, THREADS), THREADS, 0, cuda_stream(q)>>>(
+            x, cuda_queue(q)->alarm);
+        hidden_launch(cuda_stream(q), &x);
+    }
+    output_tiles<<<dim3(blocks_for((size_t)a->dim, MAT_TILE), (unsigned)a->rows), DOT_THREADS, 0,
+                   cuda_stream(q)>>>(x);
+    queue_note(q, "moe");
+}
