@@ -1,0 +1,415 @@
+// pick.cu owns choices: candidates of a row, the sampler's filters, the keyed draw.
+//
+// Filters are prefixes of one order, larger logit first, then lower id; a prefix is kept as the key
+// of its last member, so that nothing is sorted but what a sum has to run through in order.
+#include "kernels/cuda/sample.cuh"
+
+#define BEST_THREADS 512
+#define CUT_THREADS 1024
+#define DRAW_THREADS 256
+#define DRAW_PARTS 32  // blocks that share the draw of a row
+#define MASS_CHUNK 320 // ids
+#define MASS_LANES 64
+
+// ---- candidates ---------------------------------------------------------------------------------
+
+__device__ static uint64_t block_least(uint64_t key, uint64_t *part)
+{
+    for (int step = CUDA_WARP / 2; step > 0; step /= 2) {
+        uint64_t o = __shfl_xor_sync(FULL_MASK, (unsigned long long)key, step);
+
+        key = o < key ? o : key;
+    }
+    if (threadIdx.x % CUDA_WARP == 0)
+        part[threadIdx.x / CUDA_WARP] = key;
+    __syncthreads();
+    key = part[0];
+    for (int w = 1; w < (int)blockDim.x / CUDA_WARP; w++)
+        key = part[w] < key ? part[w] : key;
+    __syncthreads();
+    return key;
+}
+
+__device__ static uint64_t logit_key(float z, int id)
+{
+    return z > -INFINITY ? order_key(order_word(z), (uint32_t)id) : KEY_NONE;
+}
+
+// A block a row: one pass for the largest and for what is wrong; more only if more than one is
+// asked for.
+__global__ static void best_rows(struct best_args a)
+{
+    __shared__ struct order_count count;
+    __shared__ uint64_t key[TOPK_MAX], part[BEST_THREADS / CUDA_WARP];
+    __shared__ int bad, finite, taken;
+    const float *z = a.logits + (size_t)blockIdx.x * (size_t)a.cols;
+    struct candidate *cand = a.cand + (size_t)blockIdx.x * (size_t)a.k, none = { -INFINITY, -1 };
+    uint64_t best = KEY_NONE;
+    int n = 0, wrong = 0, room = pow2_at_least(a.k);
+
+    if (threadIdx.x == 0)
+        bad = finite = taken = 0;
+    __syncthreads();
+    for (int c = threadIdx.x; c < a.cols; c += BEST_THREADS) {
+        uint64_t k = logit_key(z[c], c);
+
+        wrong |= !(z[c] < INFINITY);
+        n += k != KEY_NONE;
+        best = k < best ? k : best;
+    }
+    atomicOr(&bad, wrong);
+    atomicAdd(&finite, n);
+    best = block_least(best, part); // and a barrier for bad and finite
+    n = bad ? 0 : finite < a.k ? finite : a.k;
+    for (int i = threadIdx.x; i < room; i += BEST_THREADS)
+        key[i] = i == 0 && n == 1 ? best : KEY_NONE;
+    __syncthreads();
+    if (n > 1) {
+        uint64_t cut = key_cut(
+            a.cols, n, [=](int c) { return logit_key(z[c], c); }, &count);
+
+        for (int c = threadIdx.x; c < a.cols; c += BEST_THREADS) {
+            uint64_t k = logit_key(z[c], c);
+
+            if (k <= cut)
+                key[atomicAdd(&taken, 1)] = k;
+        }
+        key_sort(key, room);
+    }
+    for (int i = threadIdx.x; i < a.k; i += BEST_THREADS) {
+        struct candidate c = none;
+
+        if (i < n) {
+            c.z = z[key_id(key[i])];
+            c.id = a.id0 + key_id(key[i]);
+        } else if (bad && i == 0) {
+            c.z = NAN;
+        }
+        cand[i] = c;
+    }
+}
+
+extern "C" void cuda_best(struct queue *q, const struct best_args *a)
+{
+    if (queue_skips(q, a->rows))
+        return;
+    if (a->k < 1 || a->k > TOPK_MAX) {
+        queue_fail(q, -EINVAL, "best: %d candidates, want 1 .. %d", a->k, TOPK_MAX);
+        return;
+    }
+    best_rows<<<a->rows, BEST_THREADS, 0, cuda_stream(q)>>>(*a);
+    queue_note(q, "best");
+}
+
+// ---- choose -------------------------------------------------------------------------------------
+
+// A row between the launches, at the start of its scratch: then DRAW_PARTS lots, then a double a
+// mass chunk.
+struct ballot {
+    uint64_t cut;  // who is in the draw
+    double floor;  // of x, by min-p
+    int32_t drawn; // a draw follows; else the choice is made
+    int32_t pad;
+};
+
+struct ballots {
+    struct choose_args a;
+    size_t row_bytes; // of scratch
+    int vocab, row0;
+};
+
+__device__ static char *ballot_scratch(const struct ballots &b, int row)
+{
+    return (char *)b.a.scratch + (size_t)(row - b.row0) * b.row_bytes;
+}
+
+__device__ static struct lot *ballot_lots(const struct ballots &b, int row)
+{
+    return (struct lot *)(ballot_scratch(b, row) + sizeof(struct ballot));
+}
+
+// Logit of a token of the vocabulary in what the ranks gathered.
+__device__ static float logit_of(const struct choose_args &a, int row, int id)
+{
+    int rank = 0;
+
+    while (id >= a.width[rank])
+        id -= a.width[rank++];
+    return a.full[((size_t)rank * (size_t)a.rows + (size_t)row) * (size_t)a.ldf + (size_t)id];
+}
+
+__device__ static int32_t choose_greedy(const struct choose_args &a, int row)
+{
+    struct candidate top = { 0, -1 };
+
+    for (int i = 0; i < a.ranks; i++) {
+        struct candidate c = a.best[(size_t)i * (size_t)a.rows + (size_t)row];
+
+        if (c.z != c.z)
+            return -1;
+        if (c.id >= 0 && (top.id < 0 || c.z > top.z || (c.z == top.z && c.id < top.id)))
+            top = c;
+    }
+    return top.id;
+}
+
+// Mass of the vocabulary relative to its largest logit, from chunks of MASS_CHUNK ids so that ranks
+// and devices agree: lane l of a chunk sums ids l, l + 64, ... in order, lanes are halved, chunks
+// add in order. A warp a chunk, two lanes of the sum a thread; thread 0 has the result.
+__device__ static double vocabulary_mass(const struct ballots &b, int row, double most, double heat,
+                                         double *chunk_of)
+{
+    int lane = (int)threadIdx.x % CUDA_WARP, chunks = (b.vocab + MASS_CHUNK - 1) / MASS_CHUNK;
+    double whole = 0;
+
+    for (int k = (int)threadIdx.x / CUDA_WARP; k < chunks; k += CUT_THREADS / CUDA_WARP) {
+        int first = k * MASS_CHUNK;
+        int len = b.vocab - first < MASS_CHUNK ? b.vocab - first : MASS_CHUNK;
+        double sum[2] = { 0, 0 }, top;
+        float peak = -INFINITY;
+
+        for (int i = lane; i < len; i += CUDA_WARP) {
+            float z = logit_of(b.a, row, first + i);
+
+            peak = z > peak ? z : peak;
+        }
+        peak = warp_max(peak);
+        top = (double)peak / heat;
+        for (int half = 0; half < 2; half++)
+            for (int i = lane + half * CUDA_WARP; peak > -INFINITY && i < len; i += MASS_LANES)
+                sum[half] += det_exp((double)logit_of(b.a, row, first + i) / heat - top);
+        sum[0] += sum[1];
+        for (int step = CUDA_WARP / 2; step > 0; step /= 2)
+            sum[0] += __shfl_down_sync(FULL_MASK, sum[0], step);
+        if (lane == 0)
+            chunk_of[k] = peak > -INFINITY ? sum[0] * det_exp(top - most) : 0;
+    }
+    __syncthreads();
+    for (int k = 0; threadIdx.x == 0 && k < chunks; k++)
+        whole += chunk_of[k];
+    return whole;
+}
+
+// What the blocks of choose_cut share.
+struct cut_room {
+    struct order_count count;
+    uint64_t key[CUT_THREADS];
+    double term[CUT_THREADS];
+    struct descent walk;
+    double whole;
+    int taken;
+};
+
+// The next keys of the order behind `last`, at most CUT_THREADS of them and n in all, sorted, into
+// m->key; `before` were taken already. Returns how many; *last becomes their bound.
+__device__ static int next_keys(const struct ballots &b, int row, int n, int before, uint64_t *last,
+                                struct cut_room *m)
+{
+    int want = n - before < CUT_THREADS ? n - before : CUT_THREADS;
+    uint64_t cut = key_cut(
+        b.vocab, before + want, [=](int id) { return logit_key(logit_of(b.a, row, id), id); },
+        &m->count);
+
+    m->key[threadIdx.x] = KEY_NONE;
+    if (threadIdx.x == 0)
+        m->taken = 0;
+    __syncthreads();
+    for (int id = threadIdx.x; id < b.vocab; id += CUT_THREADS) {
+        uint64_t key = logit_key(logit_of(b.a, row, id), id);
+
+        if (key <= cut && (before == 0 || key > *last))
+            m->key[atomicAdd(&m->taken, 1)] = key;
+    }
+    key_sort(m->key, CUT_THREADS);
+    *last = cut;
+    return want;
+}
+
+// The key of the last of the n first that top-p leaves: those up to the one that reaches it.
+__device__ static uint64_t nucleus_cut(const struct ballots &b, int row, const struct sampler &s,
+                                       int n, double most, double heat, struct cut_room *m)
+{
+    bool is_cut = s.top_k > 0;
+    uint64_t last = 0;
+
+    if (threadIdx.x == 0) {
+        m->walk.sum = 0;
+        m->walk.left = m->walk.done = 0;
+    }
+    __syncthreads();
+    if (is_cut) {
+        for (int at = 0; at < n; at += CUT_THREADS) {
+            int here = next_keys(b, row, n, at, &last, m);
+
+            descent_mass(&m->walk, m->key, here, most, heat, m->term);
+        }
+        if (threadIdx.x == 0) {
+            m->whole = m->walk.sum;
+            m->walk.sum = 0;
+        }
+    } else {
+        double *chunk_of = (double *)(ballot_lots(b, row) + DRAW_PARTS);
+        double whole = vocabulary_mass(b, row, most, heat, chunk_of);
+
+        if (threadIdx.x == 0)
+            m->whole = whole;
+    }
+    __syncthreads();
+    last = 0;
+    for (int at = 0; at < n && !m->walk.done; at += CUT_THREADS) {
+        int here = next_keys(b, row, n, at, &last, m);
+
+        descent_reach(&m->walk, m->key, here, most, heat, m->whole, s.top_p, m->term);
+        if (m->walk.done)
+            last = m->key[m->walk.left - 1 - at];
+        __syncthreads();
+    }
+    return last;
+}
+
+// A block a row: a greedy row's choice, or who is in the draw of a sampled one.
+__global__ static void choose_cut(struct ballots b)
+{
+    __shared__ struct cut_room m;
+    __shared__ uint64_t part[CUT_THREADS / CUDA_WARP];
+    __shared__ int bad, finite;
+    const struct choose_args &a = b.a;
+    int row = b.row0 + (int)blockIdx.x, n = 0, wrong = 0;
+    struct sampler s = a.sampler[a.info[row].slot];
+    struct ballot *out = (struct ballot *)ballot_scratch(b, row);
+    uint64_t best = KEY_NONE, cut = KEY_NONE - 1;
+    double heat = heat_of(s), most;
+
+    if (!(s.temperature > 0) || !a.full) {
+        if (threadIdx.x == 0) {
+            out->drawn = 0;
+            a.choice[row] = s.temperature > 0 ? -1 : choose_greedy(a, row);
+        }
+        return;
+    }
+    if (threadIdx.x == 0)
+        bad = finite = 0;
+    __syncthreads();
+    for (int id = threadIdx.x; id < b.vocab; id += CUT_THREADS) {
+        float z = logit_of(a, row, id);
+        uint64_t key = logit_key(z, id);
+
+        wrong |= !(z < INFINITY);
+        n += key != KEY_NONE;
+        best = key < best ? key : best;
+    }
+    atomicOr(&bad, wrong);
+    atomicAdd(&finite, n);
+    best = block_least(best, part);
+    n = finite;
+    if (bad || n == 0) {
+        if (threadIdx.x == 0) {
+            out->drawn = 0;
+            a.choice[row] = -1;
+        }
+        return;
+    }
+    most = scaled(best, heat);
+    if (s.top_k > 0 && s.top_k < n) {
+        n = s.top_k;
+        if (!has_top_p(s))
+            cut = key_cut(
+                b.vocab, n, [=](int id) { return logit_key(logit_of(b.a, row, id), id); },
+                &m.count);
+    }
+    if (has_top_p(s))
+        cut = nucleus_cut(b, row, s, n, most, heat, &m);
+    if (threadIdx.x == 0) {
+        out->cut = cut;
+        out->floor = s.min_p > 0 ? most + det_log(s.min_p) : -INFINITY;
+        out->drawn = 1;
+    }
+}
+
+// Blocks in x share out the vocabulary, blocks in y are rows.
+__global__ static void choose_draw(struct ballots b)
+{
+    __shared__ struct lot part[DRAW_THREADS / CUDA_WARP];
+    const struct choose_args &a = b.a;
+    int row = b.row0 + (int)blockIdx.y;
+    struct ballot w = *(const struct ballot *)ballot_scratch(b, row);
+    struct row_info info = a.info[row];
+    struct sampler s = a.sampler[info.slot];
+    double heat = heat_of(s);
+    struct lot best = { 0, -1 };
+
+    if (!w.drawn)
+        return;
+    for (int id = (int)(blockIdx.x * DRAW_THREADS + threadIdx.x); id < b.vocab;
+         id += DRAW_PARTS * DRAW_THREADS) {
+        uint64_t key = logit_key(logit_of(a, row, id), id);
+        double x = scaled(key, heat);
+
+        if (key <= w.cut && key != KEY_NONE && !(x < w.floor)) {
+            struct lot l = lot_of(s, x, (uint64_t)(info.pos + 1), id);
+
+            best = lot_beats(l, best) ? l : best;
+        }
+    }
+    best = lot_best(best, part);
+    if (threadIdx.x == 0)
+        ballot_lots(b, row)[blockIdx.x] = best;
+}
+
+// One warp: the rows of a lot. The first row that has no choice is reported.
+__global__ static void choose_end(struct ballots b, int rows, struct cuda_alarm alarm)
+{
+    const struct choose_args &a = b.a;
+
+    for (int row = b.row0; row < b.row0 + rows; row++) {
+        const struct ballot *w = (const struct ballot *)ballot_scratch(b, row);
+        struct row_info info = a.info[row];
+        int choice;
+
+        if (w->drawn) {
+            struct lot l = ballot_lots(b, row)[threadIdx.x];
+
+            for (int step = CUDA_WARP / 2; step > 0; step /= 2) {
+                struct lot o = { __shfl_xor_sync(FULL_MASK, l.v, step),
+                                 __shfl_xor_sync(FULL_MASK, l.id, step) };
+
+                l = lot_beats(o, l) ? o : l;
+            }
+            if (threadIdx.x == 0)
+                a.choice[row] = l.id;
+        }
+        if (threadIdx.x > 0)
+            continue;
+        choice = a.choice[row];
+        if (choice < 0)
+            alarm_set(alarm,
+                      a.sampler[info.slot].temperature > 0 && !a.full ? FAULT_GATHERED
+                                                                      : FAULT_LOGITS,
+                      info.slot, row, info.pos, 0, 0);
+    }
+}
+
+extern "C" void cuda_choose(struct queue *q, const struct choose_args *a)
+{
+    struct ballots b = { *a, 0, 0, 0 };
+
+    static_assert(DRAW_PARTS == CUDA_WARP, "a lot a lane of choose_end");
+    if (queue_skips(q, a->rows))
+        return;
+    if (a->ranks < 1 || a->ranks > RANKS_MAX) {
+        queue_fail(q, -EINVAL, "choose: %d ranks, want 1 .. %d", a->ranks, RANKS_MAX);
+        return;
+    }
+    for (int i = 0; i < a->ranks; i++)
+        b.vocab += a->width[i];
+    b.row_bytes = choose_scratch((size_t)b.vocab);
+    for (b.row0 = 0; b.row0 < a->rows; b.row0 += CUDA_WORKERS) {
+        int rows = a->rows - b.row0 < CUDA_WORKERS ? a->rows - b.row0 : CUDA_WORKERS;
+
+        choose_cut<<<rows, CUT_THREADS, 0, cuda_stream(q)>>>(b);
+        if (a->full)
+            choose_draw<<<dim3(DRAW_PARTS, (unsigned)rows), DRAW_THREADS, 0, cuda_stream(q)>>>(b);
+        choose_end<<<1, CUDA_WARP, 0, cuda_stream(q)>>>(b, rows, cuda_queue(q)->alarm);
+    }
+    queue_note(q, "choose");
+}
