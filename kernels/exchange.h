@@ -1,7 +1,8 @@
 /* exchange - the arithmetic of a sum over ranks: round to the wire type, add in rank order.
  *
- * Two steps around the transport: every rank stages its rounded partial into the slot that leaves, then adds
- * the slots of all ranks, its own rounded one included, so that all ranks form the same bits.
+ * Two steps around the transport: every rank stages its rounded partial into the slot that leaves,
+ * then adds the slots of all ranks, its own rounded one included, so that all ranks form the same
+ * bits.
  */
 #ifndef TANDEM_KERNELS_EXCHANGE_H
 #define TANDEM_KERNELS_EXCHANGE_H
@@ -17,7 +18,8 @@ static inline size_t exchange_wire_bytes(enum exchange_wire w)
     return w == EXCHANGE_BF16 ? sizeof(uint16_t) : sizeof(float);
 }
 
-/* exchange_stage - slot[i] = round_wire(x[i]): bf16 to nearest even, a NaN stays a NaN (quiet); f32 as it is
+/* exchange_stage - slot[i] = round_wire(x[i]): bf16 to nearest even, a NaN stays a NaN (quiet); f32
+ * as it is
  *
  * shapes   x [n] f32; slot [n] of the wire type, aligned to it
  */
@@ -28,5 +30,68 @@ void exchange_stage(enum exchange_wire w, void *slot, const float *x, size_t n);
  * shapes   part [world][n] of the wire type; y [n] f32
  */
 void exchange_add(enum exchange_wire w, const void *const *part, int world, float *y, size_t n);
+
+/* ---- in the memory of a device, in queue order; may be captured ------------------------------ */
+
+struct device;
+struct queue;
+
+/* exchange_round - x[i] = f32(round_wire(x[i])): the sum over one rank */
+void exchange_round(struct queue *q, enum exchange_wire w, float *x, size_t n);
+
+/* exchange_copy - bytes from device memory to device memory */
+void exchange_copy(struct queue *q, void *dst, const void *src, size_t bytes);
+
+/* peer - one rank of a group whose devices write into each other's memory.
+ *
+ *   stage rounded values into the inboxes of all ranks  ->  raise a flag a block  ->  wait for the
+ *   peers' flags of this block  ->  add, or copy out, what lies in the own inbox, in rank order
+ *
+ * Two slots by parity suffice: a peer stages exchange k + 2 only after it has every rank's k + 1,
+ * which was sent after k had been read. Flags carry sequence, site and size, so ranks that run
+ * different programs find out at once. The sequence counts on the device: a captured exchange needs
+ * nothing from the host. A wait that fails poisons the peer: every later exchange returns at once,
+ * with garbage that nobody commits.
+ */
+#define PEER_WORLD_MAX 8
+
+struct peer;
+
+struct peer_spec {
+    int rank, world;
+    size_t slot_bytes; /* of one exchange, a multiple of 16; longer calls go in pieces */
+    uint32_t first_seq;
+    int64_t limit_ns; /* of one wait; < 0: none */
+};
+
+/* What ended an exchange. */
+struct peer_record {
+    int32_t code; /* 0, or -ETIMEDOUT, -EPROTO, -ECANCELED */
+    int32_t peer;
+    uint64_t want, got; /* tags: sequence, site << 32, units of 16 bytes << 44 */
+};
+
+/* peer_open - inbox, flags and record of one rank.
+ * errors   -ENOMEM; -ENOTSUP the device has no memory that others write */
+int peer_open(struct device *d, const struct peer_spec *s, struct peer **out);
+
+/* peer_join - tell a peer where all of them are, [world] by rank; all are open and stay so while
+ * one exchanges.
+ * errors   -ENOTSUP they are on different devices */
+int peer_join(struct peer *p, struct peer *const *all);
+
+/* peer_sum, peer_gather - as in comm.h; every rank makes the same calls in the same order */
+void peer_sum(struct peer *p, struct queue *q, int site, enum exchange_wire w, float *x, size_t n);
+void peer_gather(struct peer *p, struct queue *q, int site, const void *in, void *out,
+                 size_t bytes);
+
+/* peer_check - after the queue's wait: 0, or the code and record of the exchange that failed */
+int peer_check(const struct peer *p, struct peer_record *out);
+
+/* peer_abort - ends every wait of this rank; any thread */
+void peer_abort(struct peer *p);
+
+/* peer_close - after the last exchange of all ranks has run; NULL is fine */
+void peer_close(struct peer *p);
 
 #endif

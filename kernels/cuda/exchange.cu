@@ -1,0 +1,399 @@
+// exchange.cu owns sums and gathers over ranks in device memory: see kernels/exchange.h.
+#include <stdlib.h>
+
+#include "kernels/cuda/device.cuh"
+#include "kernels/cuda/fresh.cuh"
+
+extern "C" {
+#include "kernels/exchange.h"
+#include "src/base/log.h"
+}
+
+#define THREADS 256
+#define BLOCKS_MAX 16
+#define BLOCK_BYTES 4096 // of one exchange a block takes before there is another
+#define UNIT 16
+#define FLAG_WORDS 16 // a flag has a line of its own
+#define POLLS 64      // between two looks at the clock and the abort word
+
+// ---- one rank -----------------------------------------------------------------------------------
+
+__global__ static void round_values(float *x, size_t n)
+{
+    size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x;
+
+    if (i < n)
+        x[i] = bf16_round(x[i]);
+}
+
+extern "C" void exchange_round(struct queue *q, enum exchange_wire w, float *x, size_t n)
+{
+    if (q->err || n == 0 || w == EXCHANGE_F32)
+        return;
+    round_values<<<blocks_for(n, THREADS), THREADS, 0, cuda_stream(q)>>>(x, n);
+    queue_note(q, "round");
+}
+
+extern "C" void exchange_copy(struct queue *q, void *dst, const void *src, size_t bytes)
+{
+    cudaError_t e;
+
+    if (q->err || bytes == 0 || dst == src)
+        return;
+    e = cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToDevice, cuda_stream(q));
+    if (e != cudaSuccess)
+        queue_fail(q, cuda_errno(e), "copy of %zu bytes: %s", bytes, cudaGetErrorString(e));
+}
+
+// ---- many ranks ---------------------------------------------------------------------------------
+
+// Words that count, in device memory.
+struct peer_count {
+    uint32_t seq;  // of the last exchange
+    uint32_t gone; // blocks that are done with the running one
+    uint32_t poison;
+};
+
+// A rank as its kernels see it. Inboxes are [world][2][slot_bytes], by sender and parity; flags are
+// [world][2][BLOCKS_MAX] lines.
+struct peer_view {
+    unsigned char *inbox[PEER_WORLD_MAX];
+    uint64_t *flags[PEER_WORLD_MAX];
+    struct peer_count *count;
+    struct peer_record *record; // pinned
+    uint64_t *abort_word;       // pinned
+    size_t slot_bytes;
+    int64_t limit_ns;
+    int rank, world;
+};
+
+struct peer {
+    struct peer_view v;
+    struct device *dev;
+};
+
+// What one launch moves.
+struct parcel {
+    float *x;         // sum: in and out
+    const char *in;   // gather: at the piece
+    char *out;        // gather: at the piece of rank 0
+    size_t n, stride; // values of a sum or bytes of a gather; from rank to rank in out
+    enum exchange_wire wire;
+    int site;
+};
+
+__device__ static size_t slot_at(const struct peer_view &v, int sender, uint32_t seq)
+{
+    return ((size_t)sender * 2 + (seq & 1)) * v.slot_bytes;
+}
+
+__device__ static uint64_t *flag_at(const struct peer_view &v, int owner, int sender, uint32_t seq)
+{
+    return v.flags[owner] +
+           (((size_t)sender * 2 + (seq & 1)) * BLOCKS_MAX + blockIdx.x) * FLAG_WORDS;
+}
+
+// Unit u of a sum in wire form, zeros behind the end.
+__device__ static uint4 unit_stage(const struct parcel &p, size_t u)
+{
+    uint32_t w[4] = { 0, 0, 0, 0 };
+    int each = p.wire == EXCHANGE_BF16 ? 8 : 4;
+
+    for (int i = 0; i < each; i++) {
+        size_t at = u * (size_t)each + (size_t)i;
+        float v = at < p.n ? p.x[at] : 0;
+
+        if (p.wire == EXCHANGE_F32)
+            w[i] = f32_bits(v);
+        else
+            w[i / 2] |= (uint32_t)bf16_from_f32(v) << (i % 2 * 16);
+    }
+    return make_uint4(w[0], w[1], w[2], w[3]);
+}
+
+// Unit u of n bytes that need not be aligned.
+__device__ static uint4 unit_read(const char *in, size_t n, size_t u)
+{
+    uint32_t w[4] = { 0, 0, 0, 0 };
+
+    for (int i = 0; i < 4; i++) {
+        size_t at = u * UNIT + (size_t)i * 4;
+
+        if (at + 4 <= n && ((uintptr_t)in & 3) == 0)
+            w[i] = *(const uint32_t *)(in + at);
+        else
+            for (int b = 0; b < 4 && at + (size_t)b < n; b++)
+                w[i] |= (uint32_t)(unsigned char)in[at + (size_t)b] << (8 * b);
+    }
+    return make_uint4(w[0], w[1], w[2], w[3]);
+}
+
+__device__ static void unit_write(char *out, size_t n, size_t u, uint4 v)
+{
+    const uint32_t w[4] = { v.x, v.y, v.z, v.w };
+
+    for (int i = 0; i < 4; i++) {
+        size_t at = u * UNIT + (size_t)i * 4;
+
+        if (at + 4 <= n && ((uintptr_t)out & 3) == 0)
+            *(uint32_t *)(out + at) = w[i];
+        else
+            for (int b = 0; b < 4 && at + (size_t)b < n; b++)
+                out[at + (size_t)b] = (char)(w[i] >> (8 * b));
+    }
+}
+
+__device__ static void peer_fail(const struct peer_view &v, int code, int peer, uint64_t want,
+                                 uint64_t got)
+{
+    if (atomicCAS(&v.count->poison, 0u, 1u) != 0)
+        return;
+    v.record->peer = peer;
+    v.record->want = want;
+    v.record->got = got;
+    v.record->code = code;
+}
+
+// Wait for the flag of one peer; one thread. False: the peer is poisoned.
+__device__ static bool peer_wait(const struct peer_view &v, int peer, uint32_t seq, uint64_t tag)
+{
+    const uint64_t *flag = flag_at(v, v.rank, peer, seq);
+    uint64_t start = device_ns(), got;
+
+    for (int polls = 1;; polls++) {
+        got = flag_read(flag);
+        if (got == tag)
+            return true;
+        if ((uint32_t)got == seq) {
+            peer_fail(v, -EPROTO, peer, tag, got);
+            return false;
+        }
+        if (polls % POLLS)
+            continue;
+        if (fresh_word(&v.count->poison))
+            return false;
+        if (flag_read(v.abort_word)) {
+            peer_fail(v, -ECANCELED, peer, tag, got);
+            return false;
+        }
+        if (v.limit_ns >= 0 && device_ns() - start > (uint64_t)v.limit_ns) {
+            peer_fail(v, -ETIMEDOUT, peer, tag, got);
+            return false;
+        }
+        device_nap();
+    }
+}
+
+// The sum of all ranks' unit u, in rank order, plain adds.
+__device__ static void unit_add(const struct peer_view &v, const struct parcel &p, uint32_t seq,
+                                size_t u)
+{
+    int each = p.wire == EXCHANGE_BF16 ? 8 : 4;
+    float y[8];
+
+    for (int r = 0; r < v.world; r++) {
+        uint4 part = fresh_load((const uint4 *)(v.inbox[v.rank] + slot_at(v, r, seq)) + u);
+        const uint32_t w[4] = { part.x, part.y, part.z, part.w };
+
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            float a = p.wire == EXCHANGE_F32 ? f32_from_bits(w[i % 4])
+                                             : f32_from_bf16((uint16_t)(w[i / 2] >> (i % 2 * 16)));
+
+            y[i] = r == 0 ? a : y[i] + a;
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        size_t at = u * (size_t)each + (size_t)i;
+
+        if (i < each && at < p.n)
+            p.x[at] = y[i];
+    }
+}
+
+// Blocks share out units in strides; block b waits for the peers' blocks b alone.
+__global__ static void exchange_blocks(struct peer_view v, struct parcel p)
+{
+    __shared__ uint32_t seq_of, dead;
+    size_t bytes = p.in ? p.n : p.n * (p.wire == EXCHANGE_BF16 ? 2 : 4);
+    size_t units = (bytes + UNIT - 1) / UNIT, first = (size_t)blockIdx.x * THREADS + threadIdx.x;
+    size_t step = (size_t)gridDim.x * THREADS;
+    uint32_t seq;
+    uint64_t tag;
+
+    if (threadIdx.x == 0) {
+        dead = fresh_word(&v.count->poison);
+        seq_of = fresh_word(&v.count->seq) + 1;
+    }
+    __syncthreads();
+    if (dead)
+        return;
+    seq = seq_of;
+    tag = seq | (uint64_t)p.site << 32 | (uint64_t)units << 44;
+    for (size_t u = first; u < units; u += step) {
+        uint4 w = p.in ? unit_read(p.in, p.n, u) : unit_stage(p, u);
+
+        for (int r = 0; r < v.world; r++)
+            ((uint4 *)(v.inbox[r] + slot_at(v, v.rank, seq)))[u] = w;
+    }
+    __syncthreads();
+    if ((int)threadIdx.x < v.world && (int)threadIdx.x != v.rank) {
+        flag_raise(flag_at(v, (int)threadIdx.x, v.rank, seq), tag);
+        if (!peer_wait(v, (int)threadIdx.x, seq, tag))
+            dead = 1;
+    }
+    __syncthreads();
+    if (dead)
+        return;
+    for (size_t u = first; u < units; u += step) {
+        if (!p.in) {
+            unit_add(v, p, seq, u);
+            continue;
+        }
+        for (int r = 0; r < v.world; r++)
+            unit_write(p.out + (size_t)r * p.stride, p.n, u,
+                       fresh_load((const uint4 *)(v.inbox[v.rank] + slot_at(v, r, seq)) + u));
+    }
+    __syncthreads();
+    if (threadIdx.x == 0 && atomicAdd(&v.count->gone, 1u) == gridDim.x - 1) {
+        v.count->gone = 0;
+        v.count->seq = seq;
+    }
+}
+
+static void exchange_launch(struct peer *p, struct queue *q, const struct parcel *a, size_t bytes)
+{
+    unsigned blocks = blocks_for(bytes, BLOCK_BYTES);
+
+    blocks = blocks < BLOCKS_MAX ? blocks : BLOCKS_MAX;
+    exchange_blocks<<<blocks, THREADS, 0, cuda_stream(q)>>>(p->v, *a);
+    queue_note(q, "exchange");
+}
+
+extern "C" void peer_sum(struct peer *p, struct queue *q, int site, enum exchange_wire w, float *x,
+                         size_t n)
+{
+    size_t each = exchange_wire_bytes(w), most = p->v.slot_bytes / each;
+
+    if (q->err)
+        return;
+    for (size_t at = 0; at < n; at += most) {
+        struct parcel a = { x + at, NULL, NULL, n - at < most ? n - at : most, 0, w, site };
+
+        exchange_launch(p, q, &a, a.n * each);
+    }
+}
+
+extern "C" void peer_gather(struct peer *p, struct queue *q, int site, const void *in, void *out,
+                            size_t bytes)
+{
+    if (q->err)
+        return;
+    for (size_t at = 0; at < bytes; at += p->v.slot_bytes) {
+        size_t n = bytes - at < p->v.slot_bytes ? bytes - at : p->v.slot_bytes;
+        struct parcel a = { NULL, (const char *)in + at, (char *)out + at, n, bytes, EXCHANGE_F32,
+                            site };
+
+        exchange_launch(p, q, &a, n);
+    }
+}
+
+// ---- opening ------------------------------------------------------------------------------------
+
+extern "C" void peer_close(struct peer *p)
+{
+    if (!p)
+        return;
+    cudaFree(p->v.inbox[p->v.rank]);
+    cudaFree(p->v.flags[p->v.rank]);
+    cudaFree(p->v.count);
+    cudaFreeHost(p->v.record);
+    cudaFreeHost(p->v.abort_word);
+    free(p);
+}
+
+extern "C" int peer_open(struct device *d, const struct peer_spec *s, struct peer **out)
+{
+    struct peer *p;
+    void *inbox = NULL, *flags = NULL, *count = NULL, *record = NULL, *word = NULL;
+    struct queue *q;
+    cudaError_t e;
+    int r;
+
+    if (d->ops != &backend_cuda)
+        return fail(-ENOTSUP, "comm peer: backend %s has no memory that peers write", d->ops->name);
+    if (s->world < 1 || s->world > PEER_WORLD_MAX || s->rank < 0 || s->rank >= s->world ||
+        s->slot_bytes < UNIT || s->slot_bytes % UNIT != 0)
+        return fail(-EINVAL, "comm peer: rank %d of %d, slots of %zu bytes", s->rank, s->world,
+                    s->slot_bytes);
+    p = (struct peer *)calloc(1, sizeof(*p));
+    if (!p)
+        return fail(-ENOMEM, "comm peer: no memory");
+    p->dev = d;
+    p->v.rank = s->rank;
+    p->v.world = s->world;
+    p->v.slot_bytes = s->slot_bytes;
+    p->v.limit_ns = s->limit_ns;
+    r = d->ops->alloc(d, (size_t)s->world * 2 * s->slot_bytes, &inbox);
+    if (r == 0)
+        r = d->ops->alloc(d, (size_t)s->world * 2 * BLOCKS_MAX * FLAG_WORDS * sizeof(uint64_t),
+                          &flags);
+    if (r == 0)
+        r = d->ops->alloc(d, sizeof(*p->v.count), &count);
+    p->v.inbox[s->rank] = (unsigned char *)inbox;
+    p->v.flags[s->rank] = (uint64_t *)flags;
+    p->v.count = (struct peer_count *)count;
+    e = r == 0 ? cudaHostAlloc(&record, sizeof(*p->v.record), cudaHostAllocDefault) : cudaSuccess;
+    p->v.record = (struct peer_record *)record;
+    if (r == 0 && e == cudaSuccess)
+        e = cudaHostAlloc(&word, sizeof(*p->v.abort_word), cudaHostAllocDefault);
+    p->v.abort_word = (uint64_t *)word;
+    if (e != cudaSuccess)
+        r = fail(cuda_errno(e), "comm peer: pinned memory: %s", cudaGetErrorString(e));
+    if (r < 0)
+        goto close;
+    memset(record, 0, sizeof(*p->v.record));
+    memset(word, 0, sizeof(*p->v.abort_word));
+    r = d->ops->queue_open(d, &q);
+    if (r < 0)
+        goto close;
+    q->ops->put(q, &p->v.count->seq, &s->first_seq, sizeof(s->first_seq));
+    r = q->ops->wait(q);
+    q->ops->queue_close(q);
+    if (r < 0)
+        goto close;
+    *out = p;
+    return 0;
+
+close:
+    peer_close(p);
+    return r;
+}
+
+extern "C" int peer_join(struct peer *p, struct peer *const *all)
+{
+    int mine = ((struct cuda_device *)p->dev)->ordinal;
+
+    for (int r = 0; r < p->v.world; r++) {
+        int other = ((struct cuda_device *)all[r]->dev)->ordinal;
+
+        if (other != mine)
+            return fail(-ENOTSUP, "comm peer: rank %d is on device %d, rank %d on device %d", r,
+                        other, p->v.rank, mine);
+        p->v.inbox[r] = all[r]->v.inbox[r];
+        p->v.flags[r] = all[r]->v.flags[r];
+    }
+    return 0;
+}
+
+extern "C" int peer_check(const struct peer *p, struct peer_record *out)
+{
+    *out = *p->v.record;
+    return out->code;
+}
+
+extern "C" void peer_abort(struct peer *p)
+{
+    __atomic_store_n(p->v.abort_word, 1, __ATOMIC_RELEASE);
+}
