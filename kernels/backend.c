@@ -6,11 +6,12 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "kernels/backend_table.h"
 #include "kernels/ref/ref.h"
 #include "src/base/log.h"
 
 /* Slowest first: auto takes the last one that finds a device. */
-static const struct backend_ops *const backends[] = { &backend_ref };
+static const struct backend_ops *const backends[] = { &backend_ref, &backend_cuda };
 
 #define BACKENDS ((int)(sizeof(backends) / sizeof(backends[0])))
 

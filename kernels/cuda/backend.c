@@ -1,0 +1,341 @@
+/* backend.c owns device and queue of the CUDA backend: opening, memory, weights, waiting, and the
+ * words for what kernels found. Copies are in copy.c, captured windows in graph.c.
+ *
+ * The thread that opens a device or a queue is the one that queues work on it: CUDA's current
+ * device belongs to a thread.
+ */
+#include "kernels/cuda/cuda.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "src/base/log.h"
+
+#define CC_MIN 90 /* compute capability that the oldest machine code in the build is for */
+#define WEIGHT_CHUNK ((size_t)8 << 20)
+#define RING_BYTES ((size_t)4 << 20)
+
+int cuda_errno(cudaError_t e)
+{
+    switch (e) {
+    case cudaSuccess:
+        return 0;
+    case cudaErrorMemoryAllocation:
+        return -ENOMEM;
+    case cudaErrorNoDevice:
+    case cudaErrorInsufficientDriver:
+    case cudaErrorInvalidDevice:
+    case cudaErrorNoKernelImageForDevice:
+    case cudaErrorUnsupportedPtxVersion:
+        return -ENODEV;
+    default:
+        return -EIO;
+    }
+}
+
+void queue_note(struct queue *q, const char *op)
+{
+    cudaError_t e = cudaGetLastError();
+
+    if (e != cudaSuccess)
+        queue_fail(q, cuda_errno(e), "%s: launch: %s", op, cudaGetErrorString(e));
+}
+
+/* ---- device ---------------------------------------------------------------------------------- */
+
+/* A kernel that is loaded when it is first launched can wait for ever for one that waits for its
+ * peer. The variable must stand before the first call of the runtime. */
+static void load_eagerly(void)
+{
+    setenv("CUDA_MODULE_LOADING", "EAGER", 1);
+}
+
+static int cuda_probe(int ordinal, char *why, size_t cap)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    int n = 0, major = 0, minor = 0;
+    cudaError_t e;
+
+    pthread_once(&once, load_eagerly);
+    e = cudaGetDeviceCount(&n);
+    if (e == cudaErrorInsufficientDriver)
+        snprintf(why, cap, "no driver, or one that is older than this build");
+    else if (e != cudaSuccess && e != cudaErrorNoDevice)
+        snprintf(why, cap, "%s", cudaGetErrorString(e));
+    else if (ordinal < 0 || ordinal >= n)
+        snprintf(why, cap, "no device %d, there are %d", ordinal, n);
+    else if (cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, ordinal) ||
+             cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, ordinal))
+        snprintf(why, cap, "device %d does not answer", ordinal);
+    else if (10 * major + minor < CC_MIN)
+        snprintf(why, cap, "device %d has compute capability %d.%d, this build needs %d.%d",
+                 ordinal, major, minor, CC_MIN / 10, CC_MIN % 10);
+    else
+        return 0;
+    (void)cudaGetLastError();
+    return -ENODEV;
+}
+
+static int prepare(struct cuda_device *d)
+{
+    cudaError_t e = cudaSetDevice(d->ordinal);
+
+    if (e == cudaSuccess)
+        e = cudaDeviceGetAttribute(&d->shared_max, cudaDevAttrMaxSharedMemoryPerBlockOptin,
+                                   d->ordinal);
+    if (e != cudaSuccess)
+        return fail(cuda_errno(e), "cuda: device %d: %s", d->ordinal, cudaGetErrorString(e));
+    e = cuda_attend_limits(d->shared_max);
+    if (e == cudaSuccess)
+        e = cuda_markov_limits(d->shared_max);
+    if (e == cudaSuccess)
+        e = cuda_select_limits(d->shared_max);
+    if (e != cudaSuccess)
+        return fail(cuda_errno(e), "cuda: device %d: kernels: %s", d->ordinal,
+                    cudaGetErrorString(e));
+    return 0;
+}
+
+static int cuda_open(int ordinal, int threads, struct device **out)
+{
+    char why[160];
+    struct cuda_device *d;
+    int r = cuda_probe(ordinal, why, sizeof(why));
+
+    if (r < 0)
+        return fail(r, "cuda: %s", why);
+    d = calloc(1, sizeof(*d));
+    if (!d)
+        return fail(-ENOMEM, "cuda: no memory for a device");
+    d->base.ops = &backend_cuda;
+    d->base.workers = CUDA_WORKERS;
+    d->ordinal = ordinal;
+    r = prepare(d);
+    if (r < 0) {
+        free(d);
+        return r;
+    }
+    *out = &d->base;
+    return 0;
+}
+
+static void cuda_close(struct device *d)
+{
+    free(d);
+}
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+static int no_memory(size_t bytes)
+{
+    size_t left = 0, all = 0;
+
+    (void)cudaGetLastError();
+    cudaMemGetInfo(&left, &all);
+    return fail(-ENOMEM, "cuda: no memory for %zu bytes, %zu of %zu are free", bytes, left, all);
+}
+
+static int cuda_alloc(struct device *d, size_t bytes, void **out)
+{
+    void *p;
+    cudaError_t e = cudaMalloc(&p, bytes ? bytes : 1);
+
+    if (e == cudaErrorMemoryAllocation)
+        return no_memory(bytes);
+    if (e == cudaSuccess)
+        e = cudaMemsetAsync(p, 0, bytes ? bytes : 1, cudaStreamPerThread);
+    if (e == cudaSuccess)
+        e = cudaStreamSynchronize(cudaStreamPerThread);
+    if (e != cudaSuccess)
+        return fail(cuda_errno(e), "cuda: allocating %zu bytes: %s", bytes, cudaGetErrorString(e));
+    *out = p;
+    return 0;
+}
+
+static void cuda_free(struct device *d, void *p)
+{
+    cudaFree(p);
+}
+
+/* Two pinned buffers: one is filled from the map while the other is on its way. */
+static cudaError_t stream_in(char *dst, const char *src, size_t bytes)
+{
+    void *pinned[2] = { NULL, NULL };
+    cudaEvent_t sent[2] = { NULL, NULL };
+    cudaError_t e = cudaSuccess;
+    int i = 0;
+
+    for (int b = 0; b < 2 && e == cudaSuccess; b++) {
+        e = cudaHostAlloc(&pinned[b], WEIGHT_CHUNK, cudaHostAllocDefault);
+        if (e == cudaSuccess)
+            e = cudaEventCreateWithFlags(&sent[b], cudaEventDisableTiming);
+    }
+    for (size_t at = 0; at < bytes && e == cudaSuccess; at += WEIGHT_CHUNK, i ^= 1) {
+        size_t n = bytes - at < WEIGHT_CHUNK ? bytes - at : WEIGHT_CHUNK;
+
+        e = cudaEventSynchronize(sent[i]);
+        if (e != cudaSuccess)
+            break;
+        memcpy(pinned[i], src + at, n);
+        e = cudaMemcpyAsync(dst + at, pinned[i], n, cudaMemcpyHostToDevice, cudaStreamPerThread);
+        if (e == cudaSuccess)
+            e = cudaEventRecord(sent[i], cudaStreamPerThread);
+    }
+    if (e == cudaSuccess)
+        e = cudaStreamSynchronize(cudaStreamPerThread);
+    for (int b = 0; b < 2; b++) {
+        if (sent[b])
+            cudaEventDestroy(sent[b]);
+        cudaFreeHost(pinned[b]);
+    }
+    return e;
+}
+
+static int cuda_weights(struct device *d, const void *p, size_t bytes, const void **out)
+{
+    void *copy;
+    cudaError_t e = cudaMalloc(&copy, bytes ? bytes : 1);
+
+    if (e == cudaErrorMemoryAllocation)
+        return no_memory(bytes);
+    if (e == cudaSuccess) {
+        e = stream_in(copy, p, bytes);
+        if (e != cudaSuccess)
+            cudaFree(copy);
+    }
+    if (e != cudaSuccess)
+        return fail(cuda_errno(e), "cuda: loading %zu bytes of weights: %s", bytes,
+                    cudaGetErrorString(e));
+    *out = copy;
+    return 0;
+}
+
+static void cuda_unweights(struct device *d, const void *p)
+{
+    cudaFree((void *)(uintptr_t)p);
+}
+
+/* ---- queue ----------------------------------------------------------------------------------- */
+
+static void cuda_queue_close(struct queue *base)
+{
+    struct cuda_queue *q = cuda_queue(base);
+
+    if (!q)
+        return;
+    if (q->stream) {
+        cudaStreamSynchronize(q->stream);
+        cudaStreamDestroy(q->stream);
+    }
+    cudaFree(q->alarm.taken);
+    cudaFreeHost(q->alarm.record);
+    cudaFreeHost(q->ring);
+    free(q);
+}
+
+static int cuda_queue_open(struct device *d, struct queue **out)
+{
+    struct cuda_queue *q = calloc(1, sizeof(*q));
+    void *record = NULL, *ring = NULL, *taken = NULL;
+    cudaError_t e;
+    int r;
+
+    if (!q)
+        return fail(-ENOMEM, "cuda: no memory for a queue");
+    q->base.ops = d->ops;
+    q->base.dev = d;
+    e = cudaSetDevice(((struct cuda_device *)d)->ordinal);
+    if (e == cudaSuccess)
+        e = cudaStreamCreateWithFlags(&q->stream, cudaStreamNonBlocking);
+    if (e == cudaSuccess)
+        e = cudaHostAlloc(&record, sizeof(*q->alarm.record), cudaHostAllocDefault);
+    q->alarm.record = record;
+    if (e == cudaSuccess)
+        e = cudaHostAlloc(&ring, RING_BYTES, cudaHostAllocDefault);
+    q->ring = ring;
+    q->ring_bytes = RING_BYTES;
+    if (e == cudaSuccess) {
+        memset(q->alarm.record, 0, sizeof(*q->alarm.record));
+        r = cuda_alloc(d, sizeof(*q->alarm.taken), &taken);
+    } else {
+        r = fail(cuda_errno(e), "cuda: opening a queue: %s", cudaGetErrorString(e));
+    }
+    q->alarm.taken = taken;
+    if (r < 0) {
+        cuda_queue_close(&q->base);
+        return r;
+    }
+    *out = &q->base;
+    return 0;
+}
+
+/* Put what a kernel found into words, as the reference says them. */
+static void fault_report(struct queue *q, const struct cuda_fault *f)
+{
+    switch (f->kind) {
+    case FAULT_TOKEN:
+        queue_fail(q, -EINVAL, "embed: row %d has token %d of a vocabulary of %d", f->row, f->value,
+                   f->limit);
+        break;
+    case FAULT_EXPERT:
+        queue_fail(q, -EINVAL, "moe: row %d chose expert %d of %d", f->row, f->value, f->limit);
+        break;
+    case FAULT_TYPE:
+        queue_fail(q, -ENOTSUP, "moe: weights of type %d", f->value);
+        break;
+    case FAULT_LOGITS:
+        queue_fail(q, -EBADMSG, "choose: no finite logits in slot %d row %d position %d", f->slot,
+                   f->row, f->pos);
+        break;
+    case FAULT_GATHERED:
+        queue_fail(q, -EINVAL, "choose: row %d is sampled and no logits were gathered", f->row);
+        break;
+    default:
+        queue_fail(q, -EIO, "cuda: fault %d in row %d", f->kind, f->row);
+        break;
+    }
+}
+
+static int cuda_wait(struct queue *base)
+{
+    struct cuda_queue *q = cuda_queue(base);
+    int r = cuda_drain(q);
+
+    if (r == 0 && q->alarm.record->kind != FAULT_NONE) {
+        fault_report(base, q->alarm.record);
+        memset(q->alarm.record, 0, sizeof(*q->alarm.record));
+        cudaMemsetAsync(q->alarm.taken, 0, sizeof(*q->alarm.taken), q->stream);
+    }
+    r = base->err;
+    base->err = 0;
+    return r;
+}
+
+const struct op_table cuda_ops = {
+#define CUDA_FILL(name) .name = cuda_##name,
+    OP_LIST(CUDA_FILL)
+#undef CUDA_FILL
+};
+
+const struct backend_ops backend_cuda = {
+    .name = "cuda",
+    .caps = BACKEND_GRAPHS,
+    .op = &cuda_ops,
+    .probe = cuda_probe,
+    .open = cuda_open,
+    .alloc = cuda_alloc,
+    .free = cuda_free,
+    .weights = cuda_weights,
+    .unweights = cuda_unweights,
+    .queue_open = cuda_queue_open,
+    .queue_close = cuda_queue_close,
+    .put = cuda_put,
+    .get = cuda_get,
+    .wait = cuda_wait,
+    .graph_begin = cuda_graph_begin,
+    .graph_end = cuda_graph_end,
+    .graph_launch = cuda_graph_launch,
+    .graph_close = cuda_graph_close,
+    .close = cuda_close,
+};
