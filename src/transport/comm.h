@@ -1,17 +1,17 @@
 /* comm - sums and gathers over the ranks, in the order of a queue.
  *
- * Law: after a call every rank holds the same bits. A partial is rounded to the wire type first, one's own
- * too, and the rounded ones are added in rank order with plain f32 adds:
+ * Law: after a call every rank holds the same bits. A partial is rounded to the wire type first,
+ * one's own too, and the rounded ones are added in rank order with plain f32 adds:
  *
  *   p_r = round_wire(x of rank r)        y = f32(p_0);  y = y + f32(p_r) for r = 1 .. world - 1
  *
- * Calls are queued work and return nothing. A comm keeps its first error, ignores what follows (x and out
- * then hold garbage that nobody may commit), and check returns it once a round. On host backends a call has
- * run when it returns and the queue may be NULL.
+ * Calls are queued work and return nothing. A comm keeps its first error, ignores what follows (x
+ * and out then hold garbage that nobody may commit), and check returns it once a round. On host
+ * backends a call has run when it returns and the queue may be NULL.
  *
- * The route of a call depends on its site and size only. A site numbers the call in the program, 0 ..
- * COMM_SITES - 1, the same on all ranks; site 0 is the barrier's. Ranks that meet at different sites or with
- * different sizes run different programs: that is an error which names both.
+ * The route of a call depends on its site and size only. A site numbers the call in the program, 0
+ * .. COMM_SITES - 1, the same on all ranks; site 0 is the barrier's. Ranks that meet at different
+ * sites or with different sizes run different programs: that is an error which names both.
  */
 #ifndef TANDEM_TRANSPORT_COMM_H
 #define TANDEM_TRANSPORT_COMM_H
@@ -48,14 +48,15 @@ struct comm_ops {
 
     /* sum - x [n] f32 becomes the sum over the ranks; any n, slot by slot */
     void (*sum)(struct comm *c, struct queue *q, int site, float *x, size_t n);
-    /* gather - out [world][bytes]: rank r's in at out + r * bytes. in may be its own place in out. */
+    /* gather - out [world][bytes]: rank r's in at out + r * bytes. in may be its own place in
+     * out. */
     void (*gather)(struct comm *c, struct queue *q, int site, const void *in, void *out,
                    size_t bytes);
     /* barrier - host call, never in a round; result as check */
     int (*barrier)(struct comm *c);
     /* check - the first error of the calls since open, 0 if none. It stays.
-     * errors   -ECONNRESET a peer is gone, -ECANCELED aborted, -EPROTO the ranks differ in site or size,
-     *          -ETIMEDOUT wait_limit_ms, -EINVAL site out of range */
+     * errors   -ECONNRESET a peer is gone, -ECANCELED aborted, -EPROTO the ranks differ in site or
+     *          size, -ETIMEDOUT wait_limit_ms, -EINVAL site out of range */
     int (*check)(struct comm *c);
     /* abort - every wait of this rank ends within 1 ms. Any thread, any number of times. */
     void (*abort)(struct comm *c, const char *why);
@@ -70,11 +71,10 @@ struct comm {
 
 struct comm_settings {
     enum comm_wire partials;
-    size_t slot_bytes; /* a multiple of 4096, below 16 MiB; longer calls go in pieces of this */
-    int spin_us;       /* link.h */
-    int wait_limit_ms; /* -1: none */
-    uint32_t
-        first_seq; /* number of the exchange before the first; equal on all ranks, 0 outside of tests */
+    size_t slot_bytes;  /* a multiple of 4096, below 16 MiB; longer calls go in pieces of this */
+    int spin_us;        /* link.h */
+    int wait_limit_ms;  /* -1: none */
+    uint32_t first_seq; /* number before the first exchange, equal on all ranks; 0 but in tests */
 };
 
 static inline void comm_sum(struct comm *c, struct queue *q, int site, float *x, size_t n)
@@ -122,20 +122,38 @@ static inline struct comm_stats comm_stats_take(struct comm *c)
 /* comm_find - the table of this name (setting `comm`); -EINVAL with a line that lists the names */
 int comm_find(const char *name, const struct comm_ops **out);
 
-/* comm_self_open - one rank: a sum only rounds to the wire type. errors: -ENOMEM */
+/* comm_self_open - one rank: a sum only rounds to the wire type. Works where the queue's memory is:
+ * on the host without a queue or with a host backend's, else on the device. errors: -ENOMEM */
 int comm_self_open(const struct comm_settings *s, struct comm **out);
 
-/* comm_link_open - the one-shot exchange over links: everybody sends its slot to everybody, then adds.
+/* comm_link_open - the one-shot exchange over links: everybody sends its slot to everybody, then
+ * adds.
  *
- * Two slots by parity suffice: a peer starts exchange k + 2 only after it has every rank's k + 1, and that was
- * sent after k had been read.
+ * Two slots by parity suffice: a peer starts exchange k + 2 only after it has every rank's k + 1,
+ * and that was sent after k had been read.
  *
- * in       links [world], the own entry is NULL; all of one kind, one channel. Registers on each, so the
- *          peers must open theirs at the same time
+ * in       links [world], the own entry is NULL; all of one kind, one channel. Registers on each,
+ *          so the peers must open theirs at the same time
  * owns     its memory; borrows the links until close
  * errors   -EINVAL settings; -ENOMEM; those of link reg
  */
 int comm_link_open(struct link *const *links, int rank, int world, const struct comm_settings *s,
+                   struct comm **out);
+
+/* comm_hub - where ranks that are threads of one process meet; opened before them, closed after. */
+struct comm_hub;
+struct device;
+int comm_hub_open(int world, struct comm_hub **out);
+void comm_hub_close(struct comm_hub *h);
+
+/* comm_peer_open - exchanges in device memory that all ranks' devices write; blocks until every
+ * rank has come.
+ *
+ * errors   -ENOTSUP a device without such memory, or ranks on different devices; -ENOMEM;
+ *          -ETIMEDOUT wait_limit_ms, -ECANCELED another rank gave up; -EINVAL settings
+ * owns     its memory; borrows hub and device until close
+ */
+int comm_peer_open(struct comm_hub *h, struct device *d, int rank, const struct comm_settings *s,
                    struct comm **out);
 
 #endif

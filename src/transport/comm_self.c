@@ -3,9 +3,11 @@
 
 #include <errno.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/backend.h"
 #include "kernels/exchange.h"
 #include "src/base/clock.h"
 #include "src/base/log.h"
@@ -28,6 +30,11 @@ static int self_usable(struct comm_self *s, int site)
     return s->err == 0 && !atomic_load_explicit(&s->aborted, memory_order_acquire);
 }
 
+static bool on_device(const struct queue *q)
+{
+    return q && !(q->ops->caps & BACKEND_HOST_MEMORY);
+}
+
 static void self_sum(struct comm *c, struct queue *q, int site, float *x, size_t n)
 {
     struct comm_self *s = (struct comm_self *)c;
@@ -35,6 +42,10 @@ static void self_sum(struct comm *c, struct queue *q, int site, float *x, size_t
 
     if (!self_usable(s, site) || n == 0 || s->wire == EXCHANGE_F32)
         return;
+    if (on_device(q)) {
+        exchange_round(q, s->wire, x, n);
+        return;
+    }
     for (size_t at = 0; at < n; at += SELF_PIECE) {
         size_t k = n - at < SELF_PIECE ? n - at : SELF_PIECE;
         const void *part[1] = { s->piece };
@@ -48,7 +59,11 @@ static void self_sum(struct comm *c, struct queue *q, int site, float *x, size_t
 static void self_gather(struct comm *c, struct queue *q, int site, const void *in, void *out,
                         size_t bytes)
 {
-    if (self_usable((struct comm_self *)c, site) && bytes && in != out)
+    if (!self_usable((struct comm_self *)c, site) || bytes == 0 || in == out)
+        return;
+    if (on_device(q))
+        exchange_copy(q, out, in, bytes);
+    else
         memcpy(out, in, bytes);
 }
 
@@ -76,7 +91,7 @@ static void self_close(struct comm *c)
 
 const struct comm_ops comm_self_ops = {
     .name = "self",
-    .caps = 0,
+    .caps = COMM_CAPTURE | COMM_DEVICE,
     .sum = self_sum,
     .gather = self_gather,
     .barrier = self_check,

@@ -6,5 +6,6 @@
 
 extern const struct comm_ops comm_self_ops;
 extern const struct comm_ops comm_link_ops;
+extern const struct comm_ops comm_peer_ops;
 
 #endif

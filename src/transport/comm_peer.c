@@ -1,0 +1,247 @@
+/* comm_peer - ranks that are threads of this process and whose devices write into each other's
+ * memory.
+ *
+ * The exchange itself is kernels/cuda/exchange.cu. Here is how the ranks meet: everybody opens its
+ * side, leaves it in the hub, and joins when all have come. After that the host does nothing for an
+ * exchange but queue it.
+ */
+#include "src/transport/comm.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "kernels/backend.h"
+#include "kernels/exchange.h"
+#include "src/base/clock.h"
+#include "src/base/log.h"
+#include "src/transport/comm_table.h"
+
+struct comm_hub {
+    pthread_mutex_t lock;
+    pthread_cond_t moved;
+    struct peer *peer[COMM_WORLD_MAX];
+    int world;
+    int waiting; /* ranks at the barrier */
+    unsigned turn;
+    bool broken; /* a rank has given up */
+};
+
+struct comm_peer {
+    struct comm base;
+    struct comm_hub *hub;
+    struct peer *peer;
+    enum exchange_wire wire;
+    int wait_limit_ms;
+    atomic_int aborted;
+    int err;
+};
+
+int comm_hub_open(int world, struct comm_hub **out)
+{
+    struct comm_hub *h;
+    pthread_condattr_t attr;
+
+    if (world < 1 || world > COMM_WORLD_MAX)
+        return fail(-EINVAL, "comm peer: %d ranks, want 1 to %d", world, COMM_WORLD_MAX);
+    h = calloc(1, sizeof(*h));
+    if (!h)
+        return fail(-ENOMEM, "comm peer: no memory");
+    h->world = world;
+    pthread_mutex_init(&h->lock, NULL);
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(&h->moved, &attr);
+    pthread_condattr_destroy(&attr);
+    *out = h;
+    return 0;
+}
+
+void comm_hub_close(struct comm_hub *h)
+{
+    if (!h)
+        return;
+    pthread_cond_destroy(&h->moved);
+    pthread_mutex_destroy(&h->lock);
+    free(h);
+}
+
+static void hub_break(struct comm_hub *h)
+{
+    pthread_mutex_lock(&h->lock);
+    h->broken = true;
+    pthread_cond_broadcast(&h->moved);
+    pthread_mutex_unlock(&h->lock);
+}
+
+/* All ranks have come here. */
+static int hub_meet(struct comm_hub *h, int limit_ms)
+{
+    int64_t end = clock_ns() + (int64_t)limit_ms * NS_PER_MS;
+    struct timespec at = { .tv_sec = end / NS_PER_S, .tv_nsec = end % NS_PER_S };
+    unsigned turn;
+    int late = 0, r = 0;
+
+    pthread_mutex_lock(&h->lock);
+    turn = h->turn;
+    if (++h->waiting == h->world) {
+        h->waiting = 0;
+        h->turn++;
+        pthread_cond_broadcast(&h->moved);
+    }
+    while (h->turn == turn && !h->broken && late == 0)
+        late = limit_ms < 0 ? pthread_cond_wait(&h->moved, &h->lock)
+                            : pthread_cond_timedwait(&h->moved, &h->lock, &at);
+    if (h->turn == turn) {
+        h->waiting--;
+        r = h->broken ? -ECANCELED : -ETIMEDOUT;
+    }
+    pthread_mutex_unlock(&h->lock);
+    return r;
+}
+
+static int peer_usable(struct comm_peer *c, int site)
+{
+    if (c->err == 0 && (site < 0 || site >= COMM_SITES))
+        c->err = fail(-EINVAL, "comm peer: site %d, want 0 to %d", site, COMM_SITES - 1);
+    return c->err == 0 && !atomic_load_explicit(&c->aborted, memory_order_acquire);
+}
+
+static void count(struct comm *c, size_t bytes)
+{
+    c->stats.exchanges++;
+    c->stats.bytes += bytes;
+}
+
+static void comm_peer_sum(struct comm *base, struct queue *q, int site, float *x, size_t n)
+{
+    struct comm_peer *c = (struct comm_peer *)base;
+
+    if (!peer_usable(c, site) || n == 0)
+        return;
+    peer_sum(c->peer, q, site, c->wire, x, n);
+    count(base, n * exchange_wire_bytes(c->wire));
+}
+
+static void comm_peer_gather(struct comm *base, struct queue *q, int site, const void *in,
+                             void *out, size_t bytes)
+{
+    struct comm_peer *c = (struct comm_peer *)base;
+
+    if (!peer_usable(c, site) || bytes == 0)
+        return;
+    peer_gather(c->peer, q, site, in, out, bytes);
+    count(base, bytes);
+}
+
+static int comm_peer_check(struct comm *base)
+{
+    struct comm_peer *c = (struct comm_peer *)base;
+    struct peer_record f;
+
+    if (c->err == 0 && peer_check(c->peer, &f) != 0) {
+        c->err = f.code;
+        if (f.code == -EPROTO)
+            fail(f.code,
+                 "comm peer: exchange %u site %u units %u here, exchange %u site %u units %u on "
+                 "rank %d",
+                 (uint32_t)f.want, (unsigned)(f.want >> 32 & 0xfff), (unsigned)(f.want >> 44),
+                 (uint32_t)f.got, (unsigned)(f.got >> 32 & 0xfff), (unsigned)(f.got >> 44), f.peer);
+        else if (f.code == -ETIMEDOUT)
+            fail(f.code, "comm peer: exchange %u site %u: rank %d did not come in time",
+                 (uint32_t)f.want, (unsigned)(f.want >> 32 & 0xfff), f.peer);
+    }
+    if (c->err == 0 && atomic_load_explicit(&c->aborted, memory_order_acquire))
+        c->err = -ECANCELED;
+    return c->err;
+}
+
+static int comm_peer_barrier(struct comm *base)
+{
+    struct comm_peer *c = (struct comm_peer *)base;
+    int r = comm_peer_check(base);
+
+    if (r < 0)
+        return r;
+    r = hub_meet(c->hub, c->wait_limit_ms);
+    if (r == -ETIMEDOUT)
+        fail(r, "comm peer: a rank did not come to the barrier in time");
+    if (r < 0)
+        c->err = r;
+    return r;
+}
+
+static void comm_peer_abort(struct comm *base, const char *why)
+{
+    struct comm_peer *c = (struct comm_peer *)base;
+
+    if (atomic_exchange(&c->aborted, 1))
+        return;
+    log_debug("comm peer: aborted: %s", why);
+    peer_abort(c->peer);
+    hub_break(c->hub);
+}
+
+static void comm_peer_close(struct comm *base)
+{
+    struct comm_peer *c = (struct comm_peer *)base;
+
+    peer_close(c->peer);
+    free(c);
+}
+
+const struct comm_ops comm_peer_ops = {
+    .name = "peer",
+    .caps = COMM_CAPTURE | COMM_DEVICE,
+    .sum = comm_peer_sum,
+    .gather = comm_peer_gather,
+    .barrier = comm_peer_barrier,
+    .check = comm_peer_check,
+    .abort = comm_peer_abort,
+    .close = comm_peer_close,
+};
+
+int comm_peer_open(struct comm_hub *h, struct device *d, int rank, const struct comm_settings *s,
+                   struct comm **out)
+{
+    struct peer_spec spec = { .rank = rank,
+                              .world = h->world,
+                              .slot_bytes = s->slot_bytes,
+                              .first_seq = s->first_seq,
+                              .limit_ns = s->wait_limit_ms < 0
+                                              ? -1
+                                              : (int64_t)s->wait_limit_ms * NS_PER_MS };
+    struct comm_peer *c = calloc(1, sizeof(*c));
+    int r;
+
+    if (!c)
+        return fail(-ENOMEM, "comm peer: no memory");
+    c->base = (struct comm){ .ops = &comm_peer_ops, .rank = rank, .world = h->world };
+    c->hub = h;
+    c->wire = s->partials == COMM_BF16 ? EXCHANGE_BF16 : EXCHANGE_F32;
+    c->wait_limit_ms = s->wait_limit_ms;
+    r = peer_open(d, &spec, &c->peer);
+    if (r < 0) {
+        hub_break(h);
+        free(c);
+        return r;
+    }
+    pthread_mutex_lock(&h->lock);
+    h->peer[rank] = c->peer;
+    pthread_mutex_unlock(&h->lock);
+    r = hub_meet(h, s->wait_limit_ms);
+    if (r == -ETIMEDOUT)
+        fail(r, "comm peer: a rank did not come in time");
+    if (r == 0)
+        r = peer_join(c->peer, h->peer);
+    if (r < 0) {
+        hub_break(h);
+        comm_peer_close(&c->base);
+        return r;
+    }
+    *out = &c->base;
+    return 0;
+}
