@@ -450,8 +450,9 @@ struct commit_args {
 /* markov - the drafter's chain over gathered candidates, one block of `block` rows a slot:
  *   prev = anchor; for i: z[c] = cand[i][c].z + head[c] . embed[prev]; draft = keyed pick at pos + 1 + i;
  *   conf[i] = proj . [h_i ; embed[prev]] (a logit); prev = draft
- * Ties go to the lower id; sampled slots apply their sampler to the candidates (their mass is the whole). From a row with a NaN or
- * without a candidate on, the block gets draft -1, conf NaN and padding in z: a bad proposal is no error.
+ * Ties go to the lower id; sampled slots apply their sampler to the candidates (their mass is the whole).
+ * From a row with a NaN or without a candidate on, the block gets draft -1, conf NaN and padding in z: a bad
+ * proposal is no error.
  * shapes   cand [ranks][rows][k]; rows = segs * block; h [rows][dim]; embed, head tables [vocab][rank];
  *          proj [dim + rank] f32; draft, conf [rows]; z, if not NULL, [rows][ranks * k] refined candidates
  * tol 1e-5, drafts equal unless within it */

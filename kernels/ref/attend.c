@@ -7,6 +7,7 @@
 
 #include "kernels/ref/codec.h"
 #include "kernels/ref/dot.h"
+#include "kernels/ref/exp.h"
 #include "kernels/ref/ref.h"
 #include "kernels/ref/simd.h"
 
@@ -85,16 +86,16 @@ static int selected_load(const struct attend_args *a, struct keys *k, int r)
 }
 
 /* Logits become e^(l - most) in place; returns their sum, in order, added to sum. */
-static float exponents(float *l, int n, float most, float sum)
+SIMD static float exponents(float *l, int n, float most, float sum)
 {
-    for (int j = 0; j < n; j++) {
-        l[j] = expf(l[j] - most);
+    for (int j = 0; j < n; j++)
+        l[j] = exp_f32(l[j] - most);
+    for (int j = 0; j < n; j++)
         sum += l[j];
-    }
     return sum;
 }
 
-static float scaled_most(float *l, int n, float scale, float most)
+SIMD static float scaled_most(float *l, int n, float scale, float most)
 {
     for (int j = 0; j < n; j++) {
         l[j] *= scale;
@@ -103,10 +104,18 @@ static float scaled_most(float *l, int n, float scale, float most)
     return most;
 }
 
-static void round_values(float *x, int n)
+SIMD static void round_values(float *x, int n)
 {
     for (int j = 0; j < n; j++)
         x[j] = bf16_round(x[j]);
+}
+
+SIMD static void divide_values(float *x, int n, float by, enum round round)
+{
+    for (int j = 0; j < n; j++)
+        x[j] /= by;
+    if (round == ROUND_BF16)
+        round_values(x, n);
 }
 
 /* Heads h .. h + n - 1 of row r: window places from .. from + win - 1, then sel places from room on. */
@@ -132,7 +141,7 @@ static void attend_heads(const struct attend_args *a, struct keys *k, int r, int
 
         most = scaled_most(far, sel, a->scale, most);
         total[i] = exponents(far, sel, most, exponents(near, win, most, 0));
-        total[i] += expf(a->sink[h + i] - most);
+        total[i] += exp_f32(a->sink[h + i] - most);
         if (a->round == ROUND_BF16) {
             round_values(near, win);
             round_values(far, sel);
@@ -147,9 +156,7 @@ static void attend_heads(const struct attend_args *a, struct keys *k, int r, int
     if (sel > 0)
         dot_rows(&value, 0, a->dim / MAT_TILE, x, n, a->o + at, dim, true);
     for (int i = 0; i < n; i++)
-        for (size_t c = 0; c < dim; c++)
-            a->o[at + (size_t)i * dim + c] =
-                ref_round(a->o[at + (size_t)i * dim + c] / total[i], a->round);
+        divide_values(a->o + at + (size_t)i * dim, a->dim, total[i], a->round);
 }
 
 /* A task is a range of (head piece, row): with fewer rows than workers the heads are cut as well. */
@@ -253,8 +260,7 @@ static void gqa_head(const struct attend_gqa_args *a, int r, int h, float *prob)
         for (int c = 0; c < a->dim; c++)
             o[c] += prob[j] * value[c];
     }
-    for (int c = 0; c < a->dim; c++)
-        o[c] = ref_round(o[c] / total, a->round);
+    divide_values(o, a->dim, total, a->round);
 }
 
 static void gqa_heads(const void *args, int lo, int hi, int worker)

@@ -8,16 +8,6 @@
 
 #define GRAIN_ROWS 16 /* rows below which waking a worker costs more than it saves */
 
-float ref_sigmoid(float x)
-{
-    return 1.0f / (1.0f + expf(-x));
-}
-
-float ref_silu(float x)
-{
-    return x / (1.0f + expf(-x));
-}
-
 SIMD static void norm_row(const struct rmsnorm_args *a, const float *x, float square_sum, float *y)
 {
     float by = 1.0f / sqrtf(square_sum / (float)a->cols + a->eps);

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "kernels/ref/exp.h"
 #include "kernels/ref/ref.h"
 #include "kernels/ref/simd.h"
 
@@ -55,7 +56,7 @@ static float gate_of(const struct engram_gate_args *a, const float *x, const flo
     }
     d = dot * (1.0f / sqrtf(xx / n + a->eps)) * (1.0f / sqrtf(kk / n + a->eps)) * (1.0f / sqrtf(n));
     /* The sign of a zero counts; max would drop a NaN. */
-    return ref_sigmoid(copysignf(sqrtf(fabsf(d) < 1e-6f ? 1e-6f : fabsf(d)), d));
+    return sigmoid_f32(copysignf(sqrtf(fabsf(d) < 1e-6f ? 1e-6f : fabsf(d)), d));
 }
 
 static void gate_rows(const void *args, int lo, int hi, int worker)

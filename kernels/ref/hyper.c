@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "kernels/ref/dot.h"
+#include "kernels/ref/exp.h"
 #include "kernels/ref/ref.h"
 #include "kernels/ref/rows.h"
 #include "kernels/ref/simd.h"
@@ -23,7 +24,7 @@ static ALWAYS_INLINE void sinkhorn_of(float *c, const int n, int iters, float ep
         for (int k = 1; k < n; k++)
             most = c[j * n + k] > most ? c[j * n + k] : most;
         for (int k = 0; k < n; k++) {
-            c[j * n + k] = expf(c[j * n + k] - most);
+            c[j * n + k] = exp_f32(c[j * n + k] - most);
             sum += c[j * n + k];
         }
         for (int k = 0; k < n; k++)
@@ -66,8 +67,8 @@ static void mix_row(const struct hc_mix_args *a, int r, const float *m, float sq
     float *comb = a->comb + (size_t)r * (size_t)(hc * hc);
 
     for (int i = 0; i < hc; i++) {
-        pre[i] = ref_sigmoid(m[i] * by * a->scale[0] + a->base[i]) + a->hc_eps;
-        post[i] = 2 * ref_sigmoid(m[hc + i] * by * a->scale[1] + a->base[hc + i]);
+        pre[i] = sigmoid_f32(m[i] * by * a->scale[0] + a->base[i]) + a->hc_eps;
+        post[i] = 2 * sigmoid_f32(m[hc + i] * by * a->scale[1] + a->base[hc + i]);
     }
     for (int i = 0; i < hc * hc; i++)
         comb[i] = m[2 * hc + i] * by * a->scale[2] + a->base[2 * hc + i];

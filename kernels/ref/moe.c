@@ -8,12 +8,16 @@
 #include "kernels/ref/product.h"
 #include "kernels/ref/ref.h"
 #include "kernels/ref/rows.h"
+#include "src/base/rng.h"
 
 #define EXPERTS_MAX 1024
 
 static float router_score(float v)
 {
-    return sqrtf(v > 20 ? v : log1pf(expf(v)));
+    double e = det_exp((double)v);
+
+    /* Far below zero log(1 + e) is e, and 1 + e would lose it. */
+    return sqrtf(v > 20 ? v : (float)(v < -18 ? e : det_log(1 + e)));
 }
 
 /* An expert goes in front of those it beats; ids come ascending, so among equals the lower one stays. */

@@ -26,9 +26,6 @@ static inline float ref_round(float x, enum round round)
     return round == ROUND_BF16 ? bf16_round(x) : x;
 }
 
-float ref_silu(float x); /* x sigmoid(x) */
-float ref_sigmoid(float x);
-
 /* ref_table_row - a row of a table as f32. */
 void ref_table_row(const struct table *t, int row, float *y);
 

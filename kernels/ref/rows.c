@@ -1,7 +1,11 @@
 /* rows.c owns loops over rows that more than one op is made of. */
 #include "kernels/ref/rows.h"
 
+#include <math.h>
+
+#include "kernels/ref/exp.h"
 #include "kernels/ref/ref.h"
+#include "kernels/ref/simd.h"
 
 void rows_square_sum(const float *x, size_t ld, int n, int cols, float *sum)
 {
@@ -31,17 +35,27 @@ void rows_square_sum(const float *x, size_t ld, int n, int cols, float *sum)
     }
 }
 
-/* The comparisons let a NaN through: it must reach the logits, where it ends the request. */
-void rows_swiglu(const float *gate, const float *up, float *y, size_t n, float by, float limit,
-                 enum round round)
+static ALWAYS_INLINE void swiglu(const float *gate, const float *up, float *y, size_t n, float by,
+                                 float cap, enum round round)
 {
     for (size_t i = 0; i < n; i++) {
         float g = gate[i], u = up[i];
 
-        if (limit > 0) {
-            g = g > limit ? limit : g;
-            u = u > limit ? limit : u < -limit ? -limit : u;
-        }
-        y[i] = ref_round(by * (ref_silu(g) * u), round);
+        g = g > cap ? cap : g;
+        u = u > cap ? cap : u;
+        u = u < -cap ? -cap : u;
+        y[i] = ref_round(by * (silu_f32(g) * u), round);
     }
+}
+
+/* The comparisons let a NaN through: it must reach the logits, where it ends the request. */
+SIMD void rows_swiglu(const float *gate, const float *up, float *y, size_t n, float by, float limit,
+                      enum round round)
+{
+    float cap = limit > 0 ? limit : INFINITY;
+
+    if (round == ROUND_BF16)
+        swiglu(gate, up, y, n, by, cap, ROUND_BF16);
+    else
+        swiglu(gate, up, y, n, by, cap, ROUND_NONE);
 }

@@ -4,9 +4,10 @@
 #include <string.h>
 
 #include "kernels/ref/codec.h"
+#include "kernels/ref/exp.h"
 #include "kernels/ref/ref.h"
 
-#define PIECE 512 /* a multiple of every codec's block */
+#define PIECE 512 /* values at a time, a multiple of every codec's block */
 
 static void requant_rows(const void *args, int lo, int hi, int worker)
 {
@@ -65,33 +66,47 @@ void ref_row_put(struct queue *q, const struct row_put_args *a)
     }
 }
 
-static void pool_row(const struct pool_args *a, int r)
+/* Channels c0 .. c0 + n - 1 of the group that ends at row r. */
+SIMD static void pool_piece(const struct pool_args *a, int r, int c0, int n, float *y)
 {
     const struct row_info *info = &a->info[r];
-    float *y = a->y + (size_t)r * (size_t)a->cols;
     int begin = info->pos - (a->ratio - 1);
+    float most[PIECE], total[PIECE] = { 0 }, sum[PIECE] = { 0 };
 
-    if ((info->pos + 1) % a->ratio != 0) {
+    for (int c = 0; c < n; c++)
+        most[c] = -INFINITY;
+    for (int i = 0; i < a->ratio; i++) {
+        const float *b = state_f32(&a->raw, info->slot, begin + i) + a->cols + c0;
+
+        for (int c = 0; c < n; c++)
+            most[c] = b[c] > most[c] ? b[c] : most[c];
+    }
+    for (int i = 0; i < a->ratio; i++) {
+        const float *b = state_f32(&a->raw, info->slot, begin + i) + a->cols + c0;
+
+        for (int c = 0; c < n; c++)
+            total[c] += exp_f32(b[c] - most[c]);
+    }
+    for (int i = 0; i < a->ratio; i++) {
+        const float *v = state_f32(&a->raw, info->slot, begin + i) + c0, *b = v + a->cols;
+
+        for (int c = 0; c < n; c++)
+            sum[c] += exp_f32(b[c] - most[c]) / total[c] * v[c];
+    }
+    for (int c = 0; c < n; c++)
+        y[c] = ref_round(sum[c], a->round);
+}
+
+static void pool_row(const struct pool_args *a, int r)
+{
+    float *y = a->y + (size_t)r * (size_t)a->cols;
+
+    if ((a->info[r].pos + 1) % a->ratio != 0) {
         memset(y, 0, (size_t)a->cols * sizeof(*y));
         return;
     }
-    for (int c = 0; c < a->cols; c++) {
-        float most = -INFINITY, total = 0, sum = 0;
-
-        for (int i = 0; i < a->ratio; i++) {
-            float b = state_f32(&a->raw, info->slot, begin + i)[a->cols + c];
-
-            most = b > most ? b : most;
-        }
-        for (int i = 0; i < a->ratio; i++)
-            total += expf(state_f32(&a->raw, info->slot, begin + i)[a->cols + c] - most);
-        for (int i = 0; i < a->ratio; i++) {
-            const float *raw = state_f32(&a->raw, info->slot, begin + i);
-
-            sum += expf(raw[a->cols + c] - most) / total * raw[c];
-        }
-        y[c] = ref_round(sum, a->round);
-    }
+    for (int c = 0; c < a->cols; c += PIECE)
+        pool_piece(a, r, c, a->cols - c < PIECE ? a->cols - c : PIECE, y + c);
 }
 
 static void pool_rows(const void *args, int lo, int hi, int worker)
