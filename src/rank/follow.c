@@ -56,8 +56,7 @@ static int obey(struct rounds *r, const struct plan_msg *m, int64_t t_ns, int64_
         return err < 0 ? refused(r, m, err) : round_run(r, &p.round, t_ns, waited_ns);
     case PLAN_KEEP:
         err = plan_get_keep(m, b, &p.keep);
-        return err < 0 ? refused(r, m, err)
-                       : round_keep(r, p.keep.digest, p.keep.commit, p.keep.commits);
+        return err < 0 ? refused(r, m, err) : round_keep(r, &p.keep);
     case PLAN_SCORE:
         err = plan_get_span(m, b, &p.span);
         return err < 0 ? refused(r, m, err) : round_score(r, &p.span, NULL, NULL);
@@ -91,7 +90,6 @@ int follow_run(struct rounds *r)
 
     for (;;) {
         struct plan_msg m;
-        int64_t now;
         int err = plan_box_recv(r->k->box, LOOK_UP_MS, &m);
 
         look_up(&f);
@@ -101,8 +99,7 @@ int follow_run(struct rounds *r)
             return rank_broken(r->k, err, "round %u: waiting for the plan", r->number);
         if (m.op == PLAN_STOP)
             return 0;
-        now = clock_ns();
-        err = obey(r, &m, now, now - begin);
+        err = obey(r, &m, m.came_ns, m.came_ns - begin);
         if (err < 0)
             return err;
         begin = clock_ns();

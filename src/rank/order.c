@@ -43,6 +43,7 @@ int order_round(struct rounds *r, struct plan_round *p)
     int err;
 
     p->digest = r->digest;
+    p->start_ns = r->start_ns;
     err = send(r, PLAN_ROUND, plan_put_round(p, r->word));
     sent = clock_ns();
     return err < 0 ? err : round_run(r, p, sent, sent - begin);
@@ -50,13 +51,13 @@ int order_round(struct rounds *r, struct plan_round *p)
 
 int order_keep(struct rounds *r, const struct plan_commit *c, int n)
 {
-    struct plan_keep p = { .digest = r->digest, .commits = n };
+    struct plan_keep p = { .digest = r->digest, .commits = n, .start_ns = r->start_ns };
     int err;
 
     for (int i = 0; i < n; i++)
         p.commit[i] = c[i];
     err = send(r, PLAN_KEEP, plan_put_keep(&p, r->word));
-    return err < 0 ? err : round_keep(r, p.digest, c, n);
+    return err < 0 ? err : round_keep(r, &p);
 }
 
 int order_score(struct rounds *r, const struct plan_span *p, score_fn *fn, void *arg)

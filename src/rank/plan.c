@@ -13,7 +13,8 @@
 static const char *const op_names[PLAN_OPS] = {
     [PLAN_ADMIT] = "ADMIT",         [PLAN_FILL] = "FILL",       [PLAN_DRAFT] = "DRAFT",
     [PLAN_ROUND] = "ROUND",         [PLAN_KEEP] = "KEEP",       [PLAN_SCORE] = "SCORE",
-    [PLAN_CALIBRATE] = "CALIBRATE", [PLAN_RELEASE] = "RELEASE", [PLAN_STOP] = "STOP",
+    [PLAN_CALIBRATE] = "CALIBRATE", [PLAN_RELEASE] = "RELEASE", [PLAN_CLOCK] = "CLOCK",
+    [PLAN_STOP] = "STOP",
 };
 
 const char *plan_op_name(int op)
@@ -109,7 +110,9 @@ size_t plan_put_round(const struct plan_round *p, uint64_t *word)
     }
     for (int i = 0; i < p->asks; i++)
         word[n++] = put_ask(&p->ask[i]);
-    return n + put_ids(p->tok, p->rows, word + n);
+    n += put_ids(p->tok, p->rows, word + n);
+    word[n++] = (uint64_t)p->start_ns;
+    return n;
 }
 
 size_t plan_put_keep(const struct plan_keep *p, uint64_t *word)
@@ -117,7 +120,8 @@ size_t plan_put_keep(const struct plan_keep *p, uint64_t *word)
     word[0] = p->digest;
     for (int i = 0; i < p->commits; i++)
         word[1 + i] = put_commit(&p->commit[i]);
-    return 1 + (size_t)p->commits;
+    word[1 + p->commits] = (uint64_t)p->start_ns;
+    return 2 + (size_t)p->commits;
 }
 
 size_t plan_put_calibrate(const struct plan_calibrate *p, uint64_t *word)
@@ -130,6 +134,14 @@ size_t plan_put_slot(int slot, uint64_t *word)
 {
     word[0] = (uint64_t)slot;
     return 1;
+}
+
+size_t plan_put_clock(const struct plan_clock *p, uint64_t *word)
+{
+    word[0] = (uint64_t)p->sent_ns;
+    for (int i = 0; i < p->ranks; i++)
+        word[1 + i] = (uint64_t)p->read_ns[i];
+    return 1 + (size_t)p->ranks;
 }
 
 /* ---- decoding ---------------------------------------------------------------------------------------- */
@@ -240,6 +252,15 @@ static void take_asks(struct taker *t, struct plan_ask *a, int n)
     }
 }
 
+static int64_t take_time(struct taker *t)
+{
+    uint64_t word = take_word(t);
+
+    if (word > INT64_MAX)
+        refuse(t, "time", word);
+    return (int64_t)(word & INT64_MAX);
+}
+
 static int take_end(struct taker *t)
 {
     if (t->r == 0 && t->at != t->m->n)
@@ -343,6 +364,7 @@ int plan_get_round(const struct plan_msg *m, const struct plan_bounds *b, struct
     take_windows(&t, &p);
     take_asks(&t, p.ask, p.asks);
     take_ids(&t, p.tok, p.rows);
+    p.start_ns = take_time(&t);
     if (take_end(&t) < 0)
         return t.r;
     *out = p;
@@ -354,11 +376,12 @@ int plan_get_keep(const struct plan_msg *m, const struct plan_bounds *b, struct 
     struct taker t = { .m = m, .b = b };
     struct plan_keep p = { .digest = take_word(&t) };
 
-    if (m->n < 2 || m->n > 1 + (size_t)b->slots)
+    if (m->n < 3 || m->n > 2 + (size_t)b->slots)
         refuse(&t, "words", m->n);
     else
-        p.commits = (int)m->n - 1;
+        p.commits = (int)m->n - 2;
     take_commits(&t, p.commit, p.commits);
+    p.start_ns = take_time(&t);
     if (take_end(&t) < 0)
         return t.r;
     *out = p;
@@ -394,5 +417,22 @@ int plan_get_slot(const struct plan_msg *m, const struct plan_bounds *b, int *sl
     if (take_end(&t) < 0)
         return t.r;
     *slot = s;
+    return 0;
+}
+
+int plan_get_clock(const struct plan_msg *m, struct plan_clock *out)
+{
+    struct taker t = { .m = m };
+    struct plan_clock p = { .sent_ns = take_time(&t) };
+
+    if (m->n < 3 || m->n > 1 + RANKS_MAX)
+        refuse(&t, "words", m->n);
+    else
+        p.ranks = (int)m->n - 1;
+    for (int i = 0; i < p.ranks; i++)
+        p.read_ns[i] = take_time(&t);
+    if (take_end(&t) < 0)
+        return t.r;
+    *out = p;
     return 0;
 }

@@ -8,6 +8,7 @@
  *   SCORE      a chunk of known rows with logits, gathered on every rank
  *   CALIBRATE  a window that is dropped, or a draft pass that nobody uses
  *   RELEASE    a slot is free again
+ *   CLOCK      at the start, a few times: rank 0's clock, for the comparison in clocks.h
  *   STOP       the group ends as planned
  *
  * Rank 0 encodes and obeys; followers decode and obey. Decoding trusts nothing: a word is used after its check,
@@ -33,6 +34,7 @@ enum plan_op {
     PLAN_SCORE,
     PLAN_CALIBRATE,
     PLAN_RELEASE,
+    PLAN_CLOCK,
     PLAN_STOP,
     PLAN_OPS
 };
@@ -99,12 +101,21 @@ struct plan_round {
     struct plan_window window[SLOTS_MAX];
     struct plan_ask ask[SLOTS_MAX];
     int32_t tok[SLOTS_MAX * WINDOW_MAX]; /* of all windows, packed */
+    int64_t start_ns; /* rank 0's clock when the last round's window started, or 0 */
 };
 
 struct plan_keep {
     uint64_t digest;
     int commits;
     struct plan_commit commit[SLOTS_MAX];
+    int64_t start_ns; /* as in plan_round */
+};
+
+struct plan_clock {
+    int64_t sent_ns; /* rank 0's clock now */
+    int ranks;
+    int64_t read_ns
+        [RANKS_MAX]; /* and when it saw that rank r had read the CLOCK before; 0 for the first */
 };
 
 struct plan_calibrate {
@@ -124,6 +135,7 @@ size_t plan_put_round(const struct plan_round *p, uint64_t *word);
 size_t plan_put_keep(const struct plan_keep *p, uint64_t *word);
 size_t plan_put_calibrate(const struct plan_calibrate *p, uint64_t *word);
 size_t plan_put_slot(int slot, uint64_t *word);
+size_t plan_put_clock(const struct plan_clock *p, uint64_t *word);
 
 /* plan_get_* - decode and check against the bounds.
  *
@@ -139,6 +151,7 @@ int plan_get_keep(const struct plan_msg *m, const struct plan_bounds *b, struct 
 int plan_get_calibrate(const struct plan_msg *m, const struct plan_bounds *b,
                        struct plan_calibrate *out);
 int plan_get_slot(const struct plan_msg *m, const struct plan_bounds *b, int *slot);
+int plan_get_clock(const struct plan_msg *m, struct plan_clock *out);
 
 /* plan_op_name - "ROUND", or "op 77" is nobody's: NULL. */
 const char *plan_op_name(int op);

@@ -29,6 +29,7 @@ struct plan_box {
     uint64_t credit[BOX_WORLD_MAX]; /* leader: last frame that a follower has copied */
     uint64_t flag[PLAN_RING];       /* follower: last tag of each slot */
     uint64_t *msg;                  /* follower: payload being put together */
+    int64_t came_ns;                /* follower: when the last frame was there */
     struct plan_box_stats stats;
 };
 
@@ -139,6 +140,20 @@ int plan_box_send(struct plan_box *b, int op, uint32_t round, unsigned flags, co
     return r < 0 ? link_failed(r, late) : 0;
 }
 
+int plan_box_settle(struct plan_box *b, int64_t *read_ns)
+{
+    uint64_t stalls = b->stats.stalls; /* this wait is meant */
+    int r = 0;
+
+    for (int p = 1; p < b->world && r == 0; p++) {
+        r = have_credit(b, p, b->seq + PLAN_RING);
+        if (read_ns)
+            read_ns[p] = clock_ns();
+    }
+    b->stats.stalls = stalls;
+    return r;
+}
+
 static int frame_wrong(const struct plan_frame *f, uint64_t seq, const char *what)
 {
     for (int i = 0; i < PLAN_WORDS; i += 4)
@@ -197,6 +212,7 @@ static int take_frame(struct plan_box *b, int timeout_ms, struct plan_frame *out
     if (now != seq)
         return fail(-EPROTO, "plan: frame %llu where %llu is due", (unsigned long long)now,
                     (unsigned long long)seq);
+    b->came_ns = clock_ns();
     r = copy_frame(b, seq, out);
     if (r < 0)
         return r;
@@ -244,7 +260,8 @@ int plan_box_recv(struct plan_box *b, int timeout_ms, struct plan_msg *out)
                                   .flags = flags,
                                   .round = (uint32_t)(head >> 32),
                                   .n = have,
-                                  .word = b->msg };
+                                  .word = b->msg,
+                                  .came_ns = b->came_ns };
         return 0;
     }
 }

@@ -41,6 +41,7 @@ struct plan_msg {
     uint32_t round;
     size_t n;             /* payload words */
     const uint64_t *word; /* the box's, until the next recv */
+    int64_t came_ns;      /* clock_ns() when its last frame was there, before it was credited */
 };
 
 /* plan_box_stats - since open */
@@ -72,6 +73,10 @@ int plan_box_open(struct link *const *links, int rank, int world, const struct p
  */
 int plan_box_send(struct plan_box *b, int op, uint32_t round, unsigned flags, const uint64_t *word,
                   size_t n);
+
+/* plan_box_settle - rank 0, until every follower has read what was sent; read_ns [world], or NULL, is when that was
+ * seen of each. Errors as of send. */
+int plan_box_settle(struct plan_box *b, int64_t *read_ns);
 
 /* plan_box_recv - a follower's next message; timeout_ms -1 waits for ever.
  *

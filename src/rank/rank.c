@@ -351,6 +351,8 @@ static int open_parts(struct rank *k)
         r = open_arena(k);
     if (r == 0 && k->group)
         r = group_barrier(k->group, k->cfg.connect_timeout_ms);
+    if (r == 0 && k->box)
+        r = clocks_meet(k->box, k->cfg.rank, k->cfg.ranks, k->cfg.wait_limit_ms, &k->clocks);
     return r;
 }
 

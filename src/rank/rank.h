@@ -10,6 +10,7 @@
 
 #include "src/base/config.h"
 #include "src/model/exec.h"
+#include "src/rank/clocks.h"
 #include "src/rank/control.h"
 #include "src/rank/drain.h"
 #include "src/rank/packs.h"
@@ -48,6 +49,7 @@ struct rank {
     struct group *group; /* NULL for one rank, and so is box */
     struct comm *comm;
     struct plan_box *box;
+    struct clocks clocks;
     struct device *dev;
     struct queue *q;
     struct row_store *rows;

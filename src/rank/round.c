@@ -371,31 +371,43 @@ static int compare(struct rounds *r, const struct plan_commit *c)
                        last, c->slot, c->keep, c->next, r->k->cfg.rank, s->n_ok, s->next);
 }
 
-int round_keep(struct rounds *r, uint64_t digest, const struct plan_commit *c, int n)
+/* How much later than rank 0 this rank started the last window. */
+static void note_lag(struct rounds *r, int64_t leader_start_ns)
+{
+    const struct clocks *c = &r->k->clocks;
+
+    r->rec.lag_known = c->known && r->rec_open && leader_start_ns > 0;
+    if (r->rec.lag_known)
+        r->rec.lag_ns = r->start_ns - (leader_start_ns + c->ahead_ns);
+}
+
+int round_keep(struct rounds *r, const struct plan_keep *p)
 {
     struct rank *k = r->k;
     bool waits = false;
 
-    for (int i = 0; i < n; i++) {
-        struct seat *s = &r->seat[c[i].slot];
-        int err = compare(r, &c[i]);
+    for (int i = 0; i < p->commits; i++) {
+        const struct plan_commit *c = &p->commit[i];
+        struct seat *s = &r->seat[c->slot];
+        int err = compare(r, c);
 
         if (err < 0)
             return err;
-        if (c[i].keep < s->n_ok) {
-            slot_set(k->pool, k->q, c[i].slot, s->before + c[i].keep);
-            slot_set_next(k->pool, k->q, c[i].slot, c[i].next);
+        if (c->keep < s->n_ok) {
+            slot_set(k->pool, k->q, c->slot, s->before + c->keep);
+            slot_set_next(k->pool, k->q, c->slot, c->next);
             s->pass_ready = false;
         }
         s->open = false;
-        r->rec.slot[s->record_slot].landed = c[i].keep;
+        r->rec.slot[s->record_slot].landed = c->keep;
     }
-    if (digest != r->digest)
+    if (p->digest != r->digest)
         return rank_broken(
             k,
             fail(-EPROTO, "round %u: outcomes digest to %016llx on rank 0, %016llx here",
-                 r->number - 1, (unsigned long long)digest, (unsigned long long)r->digest),
+                 r->number - 1, (unsigned long long)p->digest, (unsigned long long)r->digest),
             "round %u: outcome digests differ on rank %d", r->number - 1, k->cfg.rank);
+    note_lag(r, p->start_ns);
     for (int s = 0; s < k->bounds.slots; s++)
         waits |= r->seat[s].open;
     if (r->rec_open && !waits)
@@ -489,6 +501,7 @@ static int run_window(struct rounds *r, const struct plan_round *p)
     int err;
 
     t[0] = clock_ns();
+    r->start_ns = t[0];
     rec->idle_ns = r->follows_round ? t[0] - r->device_end_ns : 0;
     k->model->ops->forward(k->model, &k->x, k->pool, k->win);
     t[1] = clock_ns();
@@ -538,10 +551,13 @@ static void note_outcomes(struct rounds *r)
 int round_run(struct rounds *r, const struct plan_round *p, int64_t t_ns, int64_t plan_ns)
 {
     struct rank *k = r->k;
-    int err = round_keep(r, p->digest, p->commit, p->commits);
+    struct plan_keep keep = { .digest = p->digest, .commits = p->commits, .start_ns = p->start_ns };
     struct comm_stats x;
     int64_t end;
+    int err;
 
+    memcpy(keep.commit, p->commit, sizeof(keep.commit));
+    err = round_keep(r, &keep);
     if (err == 0)
         err = build_window(r, p);
     r->rec.t_ns = t_ns;

@@ -49,6 +49,7 @@ struct rounds {
     struct tally tally;
     struct roundlog *log;
     int64_t prompt_rows, prompt_ns, proposed; /* since the last window; see the record */
+    int64_t start_ns;                         /* when the last round's window started */
     int64_t device_end_ns;                    /* of the last round */
     bool follows_round;                       /* nothing ran since the last round */
 };
@@ -64,7 +65,7 @@ int round_run(struct rounds *r, const struct plan_round *p, int64_t t_ns, int64_
 int round_admit(struct rounds *r, const struct plan_admit *p);
 int round_fill(struct rounds *r, const struct plan_span *p);
 int round_draft(struct rounds *r, const struct plan_draft *p);
-int round_keep(struct rounds *r, uint64_t digest, const struct plan_commit *c, int n);
+int round_keep(struct rounds *r, const struct plan_keep *p);
 int round_release(struct rounds *r, int slot);
 
 /* round_score - run known rows with logits; fn, if not NULL, gets the logits of every row in turn. */

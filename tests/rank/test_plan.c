@@ -65,6 +65,7 @@ static struct plan_round some_round(uint64_t *n)
     }
     for (int i = 0; i < p.asks; i++)
         p.ask[i] = (struct plan_ask){ i, below(n, 600) };
+    p.start_ns = (int64_t)draw(n) << 30 | draw(n);
     return p;
 }
 
@@ -93,7 +94,7 @@ Test(plan, the_largest_round_is_one_frame)
         p.window[i] = (struct plan_window){ i, 16, 584, SOURCE_DRAFTER };
         p.ask[i] = (struct plan_ask){ i, 599 };
     }
-    cr_expect(eq(sz, plan_put_round(&p, word), (size_t)46));
+    cr_expect(eq(sz, plan_put_round(&p, word), (size_t)47));
 }
 
 Test(plan, the_other_orders_come_back_as_they_were)
@@ -133,7 +134,10 @@ Test(plan, the_other_orders_come_back_as_they_were)
     cr_assert(eq(int, plan_get_draft(&m, &bounds, &draft2), 0));
     cr_expect(memcmp(&draft, &draft2, sizeof(draft)) == 0);
 
-    struct plan_keep keep = { 77, 2, { { 1, 3, COMMIT_STOPPED, 8 }, { 0, 1, COMMIT_MATCHED, 9 } } },
+    struct plan_keep keep = { 77,
+                              2,
+                              { { 1, 3, COMMIT_STOPPED, 8 }, { 0, 1, COMMIT_MATCHED, 9 } },
+                              INT64_MAX },
                      keep2;
     m = message(PLAN_KEEP, word, plan_put_keep(&keep, word));
     cr_assert(eq(int, plan_get_keep(&m, &bounds, &keep2), 0));
@@ -143,6 +147,11 @@ Test(plan, the_other_orders_come_back_as_they_were)
     m = message(PLAN_CALIBRATE, word, plan_put_calibrate(&cal, word));
     cr_assert(eq(int, plan_get_calibrate(&m, &bounds, &cal2), 0));
     cr_expect(memcmp(&cal, &cal2, sizeof(cal)) == 0);
+
+    struct plan_clock clock = { 5, 4, { 0, 7, INT64_MAX, 1 } }, clock2;
+    m = message(PLAN_CLOCK, word, plan_put_clock(&clock, word));
+    cr_assert(eq(int, plan_get_clock(&m, &clock2), 0));
+    cr_expect(memcmp(&clock, &clock2, sizeof(clock)) == 0);
 
     int slot = -1;
     m = message(PLAN_RELEASE, word, plan_put_slot(3, word));
@@ -200,6 +209,8 @@ static const struct bad_case bad[] = {
     { "other rows than ids", PLAN_ROUND, 3, 5 << 8, "words" },
     { "keep flags", PLAN_KEEP, 1, 1 << 8 | 8 << 16, "flags" },
     { "the same slot twice", PLAN_KEEP, 2, 1 << 8, "slot again" },
+    { "a time before any", PLAN_KEEP, 3, UINT64_MAX, "time" },
+    { "a clock before any", PLAN_CLOCK, 0, UINT64_MAX, "time" },
     { "rows of a pass", PLAN_CALIBRATE, 0, 3 << 8 | CALIBRATE_PASS << 16, "rows" },
     { "release of no slot", PLAN_RELEASE, 0, 4, "slot" },
     { "release with more", PLAN_RELEASE, 0, 1 << 8, "reserved" },
@@ -226,6 +237,8 @@ static size_t good_words(int op, uint64_t *word)
         return plan_put_keep(&(struct plan_keep){ 1, 2, { { 0, 1, 0, 5 }, { 1, 1, 0, 6 } } }, word);
     case PLAN_CALIBRATE:
         return plan_put_calibrate(&(struct plan_calibrate){ .rows = 1 }, word);
+    case PLAN_CLOCK:
+        return plan_put_clock(&(struct plan_clock){ .sent_ns = 9, .ranks = 2 }, word);
     default:
         return plan_put_slot(1, word);
     }
@@ -241,6 +254,7 @@ static int decode(const struct plan_msg *m)
         struct plan_round round;
         struct plan_keep keep;
         struct plan_calibrate calibrate;
+        struct plan_clock clock;
         int slot;
     } p;
 
@@ -258,6 +272,8 @@ static int decode(const struct plan_msg *m)
         return plan_get_keep(m, &bounds, &p.keep);
     case PLAN_CALIBRATE:
         return plan_get_calibrate(m, &bounds, &p.calibrate);
+    case PLAN_CLOCK:
+        return plan_get_clock(m, &p.clock);
     default:
         return plan_get_slot(m, &bounds, &p.slot);
     }
