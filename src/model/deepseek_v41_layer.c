@@ -69,12 +69,12 @@ static void expert_weights(struct v41_experts *e, const struct v41_arch *a, stru
     walk_mat(w, &e->gate, e->n, a->dim, SHARD_NONE, 1, "%s.ffn.gate.weight", prefix);
     walk_vec(w, &e->bias, e->n, SHARD_NONE, 1, "%s.ffn.gate.bias", prefix);
     for (int i = 0; i < e->n; i++) {
-        walk_mat(w, &e->w1[i], a->inter, a->dim, SHARD_ROWS, 1, "%s.ffn.experts.%d.w1.weight",
-                 prefix, i);
-        walk_mat(w, &e->w3[i], a->inter, a->dim, SHARD_ROWS, 1, "%s.ffn.experts.%d.w3.weight",
-                 prefix, i);
-        walk_mat(w, &e->w2[i], a->dim, a->inter, SHARD_COLS, 1, "%s.ffn.experts.%d.w2.weight",
-                 prefix, i);
+        walk_expert(w, &e->w1[i], a->inter, a->dim, SHARD_ROWS, i, e->n,
+                    "%s.ffn.experts.%d.w1.weight", prefix, i);
+        walk_expert(w, &e->w3[i], a->inter, a->dim, SHARD_ROWS, i, e->n,
+                    "%s.ffn.experts.%d.w3.weight", prefix, i);
+        walk_expert(w, &e->w2[i], a->dim, a->inter, SHARD_COLS, i, e->n,
+                    "%s.ffn.experts.%d.w2.weight", prefix, i);
     }
     walk_mat(w, &e->s1, a->shared_inter, a->dim, SHARD_ROWS, 1, "%s.ffn.shared_experts.w1.weight",
              prefix);

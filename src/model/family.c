@@ -47,6 +47,14 @@ int family_named(const char *name, const struct family_ops **out)
     return fail(-EINVAL, "this build has no family \"%s\"", name);
 }
 
+int model_check_head(const struct model *m)
+{
+    if (m->head->rows == m->vocab_share && m->head->cols == m->dim)
+        return 0;
+    return fail(-EINVAL, "pack: a head of [%d, %d] lies here, the model counts with [%d, %d]",
+                m->head->rows, m->head->cols, m->vocab_share, m->dim);
+}
+
 int model_widths(const struct model *m, int width[RANKS_MAX])
 {
     int widest = 0;
@@ -54,7 +62,7 @@ int model_widths(const struct model *m, int width[RANKS_MAX])
     for (int i = 0; i < m->ranks; i++) {
         int64_t first, count;
 
-        share_of(m->vocab, i, m->ranks, &first, &count);
+        share_width(m->vocab, m->width_unit, i, m->ranks, &first, &count);
         width[i] = (int)count;
         widest = width[i] > widest ? width[i] : widest;
     }

@@ -59,6 +59,7 @@ struct model {
     const struct family_ops *ops;
     bool cache_quant;
     int rank, ranks;
+    int width_unit; /* widths are cut at multiples of this (walk.h); 0 is 1. Set before split */
     int vocab, vocab_share, vocab_first; /* this rank's logits are ids first .. first + share - 1 */
     int dim, layers, context_max;
     int tap_cols; /* values of a row of taps; 0: none */
@@ -78,6 +79,10 @@ int family_find(const struct json *config, const struct family_ops **out);
 
 /* family_named - by the family name that a pack carries.   errors   -EINVAL */
 int family_named(const char *name, const struct family_ops **out);
+
+/* model_check_head - after bind: the head that is here is the one that split has counted with.
+ * errors   -EINVAL */
+int model_check_head(const struct model *m);
 
 /* model_widths - the vocabulary shares of all ranks: width[r] for r < ranks; returns the widest. */
 int model_widths(const struct model *m, int width[RANKS_MAX]);

@@ -182,7 +182,7 @@ static int v41_split(struct model *base, int rank, int ranks)
                     (a->hc + 1) * a->dim, ranks);
     base->rank = rank;
     base->ranks = ranks;
-    share_of(a->vocab, rank, ranks, &first, &count);
+    share_width(a->vocab, base->width_unit, rank, ranks, &first, &count);
     base->vocab_first = (int)first;
     base->vocab_share = (int)count;
     base->sites = engram_site(a, a->engrams);
@@ -237,8 +237,9 @@ static void v41_weights(void *object, struct walk *w)
 
         walk_rows(w, &e->table, engram_hash_primes(m->hash, t), m->columns, a->engram_dim,
                   "layers.%d.engram.embed.weight", e->layer);
-        walk_mat(w, &e->wkv, (a->hc + 1) * a->dim, m->columns * a->engram_dim, SHARD_ROWS, 1,
-                 "layers.%d.engram.wkv.weight", e->layer);
+        /* Equal shares: ranks gather each other's. */
+        walk_mat(w, &e->wkv, (a->hc + 1) * a->dim, m->columns * a->engram_dim, SHARD_ROWS,
+                 (a->hc + 1) * a->dim / w->ranks, "layers.%d.engram.wkv.weight", e->layer);
         walk_vec(w, &e->qw, a->hc * a->dim, SHARD_NONE, 1, "layers.%d.engram.q_weight", e->layer);
         walk_vec(w, &e->kw, a->hc * a->dim, SHARD_NONE, 1, "layers.%d.engram.k_weight", e->layer);
     }
@@ -269,10 +270,10 @@ static int read_map(struct v41_model *m, const struct pack *p)
 static int v41_ready(struct model *base, struct device *d, const struct pack *p)
 {
     struct v41_model *m = v41(base);
-    int r = 0;
+    int r = model_check_head(base);
 
     m->dev = d;
-    if (m->a.engrams && !m->map)
+    if (r == 0 && m->a.engrams && !m->map)
         r = read_map(m, p);
     for (int i = 0; i < 2 && r == 0; i++)
         r = v41_freqs(&m->a, d, i, &m->freq[i]);

@@ -170,7 +170,7 @@ static int dense_split(struct model *base, int rank, int ranks)
                     ranks);
     base->rank = rank;
     base->ranks = ranks;
-    share_of(base->vocab, rank, ranks, &first, &count);
+    share_width(base->vocab, base->width_unit, rank, ranks, &first, &count);
     base->vocab_first = (int)first;
     base->vocab_share = (int)count;
     base->sites = 1 + 2 * base->layers; /* site 0 is the barrier's */
@@ -238,7 +238,9 @@ static int dense_ready(struct model *base, struct device *d, const struct pack *
     void *table;
 
     (void)p;
-    r = d->ops->alloc(d, (size_t)half * sizeof(float), &table);
+    r = model_check_head(base);
+    if (r == 0)
+        r = d->ops->alloc(d, (size_t)half * sizeof(float), &table);
     if (r < 0)
         return r;
     m->dev = d;

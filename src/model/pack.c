@@ -7,27 +7,81 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "kernels/formats/exl3.h"
 #include "src/base/limits.h"
 #include "src/base/log.h"
 #include "src/model/pack.pb-c.h"
 #include "src/model/pack_file.h"
 
+int pack_row_bytes(const struct pack_weight *w)
+{
+    int64_t cols = w->d.cols;
+
+    if (w->dtype == DTYPE_FP8)
+        return (int)(cols + cols / 32);
+    if (w->dtype == DTYPE_EXL3)
+        return 2 * ngram_row_words(w->q.bits2 / 2);
+    return (int)(cols * (int64_t)dtype_bytes(w->dtype));
+}
+
+/* Sizes that no machine has end the arithmetic before it can wrap. */
+static int rows_bytes(const struct pack_weight *w, uint64_t *bytes)
+{
+    uint64_t rows = 0;
+
+    for (int64_t i = 0; i < w->d.count; i++)
+        if (__builtin_add_overflow(rows, (uint64_t)w->column_rows[i], &rows))
+            return -EINVAL;
+    if (__builtin_mul_overflow(rows, (uint64_t)pack_row_bytes(w), bytes) || *bytes > INT64_MAX / 2)
+        return -EINVAL;
+    return 0;
+}
+
+uint64_t pack_row_bias(const struct pack_weight *w)
+{
+    uint64_t bytes = 0;
+
+    (void)rows_bytes(w, &bytes);
+    return w->offset + pack_align(bytes);
+}
+
+struct mat pack_mat(const struct pack_weight *w)
+{
+    return (struct mat){ .dtype = w->dtype,
+                         .rows = (int)(w->d.shard == SHARD_ROWS ? w->d.count : w->d.rows),
+                         .cols = (int)(w->d.shard == SHARD_COLS ? w->d.count : w->d.cols),
+                         .q = w->q };
+}
+
 int pack_share_bytes(const struct pack_weight *w, uint64_t *bytes)
 {
     uint64_t rows = (uint64_t)(w->d.shard == SHARD_ROWS ? w->d.count : w->d.rows);
-    uint64_t cols = (uint64_t)(w->d.shard == SHARD_COLS ? w->d.count : w->d.cols);
+    uint64_t cols = (uint64_t)(w->d.shard == SHARD_COLS ? w->d.count : w->d.cols), both;
 
     if (w->d.kind == WEIGHT_ROWS) {
-        rows = 0;
-        for (int64_t i = 0; i < w->d.count; i++)
-            if (__builtin_add_overflow(rows, (uint64_t)w->column_rows[i], &rows))
-                return -EINVAL;
+        int r = rows_bytes(w, bytes);
+
+        if (r == 0 && w->dtype == DTYPE_EXL3)
+            *bytes = pack_align(*bytes) + (uint64_t)w->d.count * NGRAM_COLS * 2;
+        return r;
+    }
+    if (w->dtype > DTYPE_COUNT) {
+        struct mat m = pack_mat(w);
+        struct mat_parts p;
+
+        if (__builtin_mul_overflow(rows + EXL3_BLOCK, cols + EXL3_BLOCK, &both) ||
+            both > (uint64_t)1 << 50)
+            return -EINVAL;
+        mat_parts(&m, &p);
+        *bytes = p.total;
+        return 0;
     }
     if (w->d.kind == WEIGHT_MAT)
         rows = (rows + MAT_TILE - 1) / MAT_TILE * MAT_TILE;
@@ -37,8 +91,7 @@ int pack_share_bytes(const struct pack_weight *w, uint64_t *bytes)
     return 0;
 }
 
-/* ---- writing
- * ----------------------------------------------------------------------------------------- */
+/* ---- writing ------------------------------------------------------------------------- */
 
 static void weight_message(const struct pack_weight *w, Toc__Weight *m)
 {
@@ -58,6 +111,15 @@ static void weight_message(const struct pack_weight *w, Toc__Weight *m)
         m->n_column_rows = (size_t)w->d.count;
         m->column_rows = w->column_rows;
     }
+    m->layout = w->q.layout;
+    m->codebook = w->q.codebook;
+    m->bits2 = w->q.bits2;
+    m->has_bias = w->q.has_bias;
+    m->e8m0 = w->q.e8m0;
+    m->divides = w->q.divides;
+    m->block = w->q.block;
+    m->slices = w->q.slices;
+    m->global = w->q.global;
 }
 
 static ProtobufCBinaryData digest_bytes(const uint8_t *digest)
@@ -92,6 +154,9 @@ int pack_toc_encode(const struct pack_toc *t, uint8_t **out, size_t *bytes)
     m.family = t->family;
     m.rank = (uint32_t)t->rank;
     m.ranks = (uint32_t)t->ranks;
+    m.width_unit = (uint32_t)t->width_unit;
+    m.layouts = (uint32_t)t->layouts;
+    m.whole_experts = t->whole_experts;
     m.walk_digest = digest_bytes(t->walk_digest);
     m.source_digest = digest_bytes(t->source_digest);
     m.set_digest = digest_bytes(t->set_digest);
@@ -129,6 +194,9 @@ int pack_toc_digest(const struct pack_toc *t, uint8_t out[SHA256_BYTES])
         return r;
     add_number(s, PACK_VERSION);
     add_number(s, (uint64_t)t->ranks);
+    add_number(s, (uint64_t)t->width_unit);
+    add_number(s, (uint64_t)t->layouts);
+    add_number(s, t->whole_experts);
     add_number(s, strlen(t->family));
     sha256_add(s, t->family, strlen(t->family));
     for (int i = 0; i < t->n_blobs; i++) {
@@ -153,8 +221,69 @@ int pack_toc_digest(const struct pack_toc *t, uint8_t out[SHA256_BYTES])
     return r;
 }
 
-/* ---- reading
- * ----------------------------------------------------------------------------------------- */
+/* ---- reading ------------------------------------------------------------------------- */
+
+/* What can be said of struct quant without the share: only what its format uses is set, and so that
+ * no reader of a blob leaves it.
+ */
+static bool quant_holds(const struct pack_weight *w, const Toc__Weight *m)
+{
+    const struct quant *q = &w->q;
+    bool mat = w->d.kind == WEIGHT_MAT;
+
+    if (m->layout > LAYOUT_DEVICE || m->codebook > CODEBOOK_MUL1 || m->bits2 > 16 ||
+        m->has_bias > 1 || m->e8m0 > 1 || m->divides > 1 || m->block < 0 || m->slices < 0)
+        return false;
+    switch (w->dtype) {
+    case DTYPE_FP8:
+        return mat ? q->block >= MAT_TILE && q->block % MAT_TILE == 0
+                   : w->d.kind == WEIGHT_ROWS && w->d.cols % 32 == 0;
+    case DTYPE_MXFP4:
+        return mat && w->d.cols % 32 == 0;
+    case DTYPE_NVFP4:
+        return mat && w->d.cols % 16 == 0 && isfinite(q->global) && q->global > 0;
+    case DTYPE_EXL3:
+        if (w->d.kind == WEIGHT_ROWS)
+            return w->d.cols == NGRAM_COLS && q->bits2 % 2 == 0 && q->bits2 >= NGRAM_BITS2_MIN &&
+                   q->bits2 <= NGRAM_BITS2_MAX;
+        return mat && exl3_width_ok((enum codebook)q->codebook, 8 * q->bits2);
+    default:
+        return memcmp(q, &(struct quant){ 0 }, sizeof(*q)) == 0;
+    }
+}
+
+/* The share of a quantised matrix: whole groups, whole slices. */
+static bool share_holds(const struct pack_weight *w)
+{
+    int64_t rows, cols;
+
+    if (w->d.kind != WEIGHT_MAT || w->dtype < DTYPE_COUNT)
+        return true;
+    weight_local(&w->d, &rows, &cols);
+    if (mat_group(w->dtype) && cols % mat_group(w->dtype) != 0)
+        return false;
+    return w->q.slices <= 1 || (rows % w->q.slices == 0 && rows / w->q.slices % EXL3_BLOCK == 0);
+}
+
+static int read_quant(const char *path, const Toc__Weight *m, struct pack_weight *w)
+{
+    w->q = (struct quant){ .layout = (uint8_t)m->layout,
+                           .codebook = (uint8_t)m->codebook,
+                           .bits2 = (uint8_t)m->bits2,
+                           .has_bias = (uint8_t)m->has_bias,
+                           .e8m0 = (uint8_t)m->e8m0,
+                           .divides = (uint8_t)m->divides,
+                           .block = m->block,
+                           .slices = m->slices,
+                           .global = m->global };
+    if (!quant_holds(w, m) || !share_holds(w))
+        return fail(-EINVAL,
+                    "%s: %s: no %s is like this: layout %u, codebook %u, %g bits, block %d, %d "
+                    "slices",
+                    path, m->name, dtype_name(w->dtype), m->layout, m->codebook,
+                    (double)m->bits2 / 2, m->block, m->slices);
+    return 0;
+}
 
 /* Kind, type and share of a weight, each in its range before anything is computed from it. */
 static int read_weight(const char *path, const Toc__Weight *m, struct pack_weight *w)
@@ -165,7 +294,8 @@ static int read_weight(const char *path, const Toc__Weight *m, struct pack_weigh
     if (len == 0 || len >= WEIGHT_NAME_MAX)
         return fail(-EINVAL, "%s: weight with a name of %zu bytes", path, len);
     memcpy(w->d.name, m->name, len + 1);
-    if (m->kind > WEIGHT_ROWS || m->dtype >= DTYPE_COUNT || m->shard > SHARD_COLS)
+    if (m->kind > WEIGHT_ROWS || m->dtype >= DTYPE_END || m->dtype == DTYPE_COUNT ||
+        m->shard > SHARD_COLS)
         return fail(-EINVAL, "%s: %s: kind %u, dtype %u, shard %u", path, m->name, m->kind,
                     m->dtype, m->shard);
     w->d.kind = (enum weight_kind)m->kind;
@@ -196,7 +326,7 @@ static int read_weight(const char *path, const Toc__Weight *m, struct pack_weigh
     w->d.unit = 1;
     w->offset = m->offset;
     w->bytes = m->bytes;
-    return 0;
+    return read_quant(path, m, w);
 }
 
 static int read_columns(const char *path, const Toc__Weight *m, struct pack_weight *w)
@@ -298,6 +428,13 @@ static int read_contents(const char *path, const Toc__Contents *m, uint64_t toc_
         return fail(-EINVAL, "%s: rank %u of %u", path, m->rank, m->ranks);
     t->rank = (int)m->rank;
     t->ranks = (int)m->ranks;
+    if (m->width_unit < 1 || m->width_unit > WIDTH_UNIT_MAX || m->layouts < PACK_CPU ||
+        m->layouts > PACK_BOTH || m->whole_experts > 1)
+        return fail(-EINVAL, "%s: widths in units of %u, layouts %u, whole experts %u", path,
+                    m->width_unit, m->layouts, m->whole_experts);
+    t->width_unit = (int)m->width_unit;
+    t->layouts = (int)m->layouts;
+    t->whole_experts = m->whole_experts;
     t->family = strdup(m->family);
     if (!t->family)
         return fail(-ENOMEM, "%s: no memory", path);
@@ -366,14 +503,14 @@ int pack_header_check(const char *path, const struct pack_header *h, uint64_t fi
     return 0;
 }
 
-/* ---- an open pack
- * ------------------------------------------------------------------------------------ */
+/* ---- an open pack -------------------------------------------------------------------- */
 
 static int by_name(const void *a, const void *b, void *arg)
 {
-    const struct pack_weight *w = arg;
+    const struct pack_weight *w = arg, *x = &w[*(const size_t *)a], *y = &w[*(const size_t *)b];
+    int c = strcmp(x->d.name, y->d.name);
 
-    return strcmp(w[*(const size_t *)a].d.name, w[*(const size_t *)b].d.name);
+    return c ? c : (int)x->q.layout - (int)y->q.layout;
 }
 
 /* Names sorted, row tables numbered. Rows are read one by one and never through the map. */
@@ -486,6 +623,16 @@ int pack_rank(const struct pack *p)
 int pack_ranks(const struct pack *p)
 {
     return p->toc.ranks;
+}
+
+int pack_width_unit(const struct pack *p)
+{
+    return p->toc.width_unit;
+}
+
+void pack_prefer(struct pack *p, enum layout l)
+{
+    p->prefer = l;
 }
 
 const uint8_t *pack_set_digest(const struct pack *p)

@@ -3,8 +3,8 @@
  * File: 64-byte header (magic, version, offsets, sizes), data aligned to 256 bytes a weight, then
  * a protobuf-c table of contents: family, the checkpoint's config.json, tokenizer.json,
  * generation_config.json, named blobs that were derived while packing (the Engram token map),
- * split, walk digest, and per weight its name, kind, dtype, share, offset, bytes and XXH3-128
- * digest. A pack is complete when its header says so: it is written under a temporary name, synced
+ * split, walk digest, and per weight its name, kind, format, share, offset, bytes and XXH3-128
+ * digest. A quantised matrix lies as kernels/mat.h says, for host backends, for devices, or twice. A pack is complete when its header says so: it is written under a temporary name, synced
  * and renamed. Numbers are little-endian. A reader refuses other versions; a change of what any
  * byte means is a new version.
  */
@@ -29,12 +29,17 @@ struct pack_blob {
     size_t bytes;
 };
 
+/* Bits: what quantised matrices are laid out for. */
+enum pack_layouts { PACK_CPU = 1, PACK_DEVICE = 2, PACK_BOTH = 3 };
+
 struct pack_spec {
     const char *family;        /* name of the family */
     struct pack_blob blobs[8]; /* config.json, tokenizer.json, ...; unused entries have no name */
     const struct walk_part *parts;
     int n_parts;
     int rank, ranks;
+    int layouts;        /* enum pack_layouts; 0 is PACK_CPU */
+    bool whole_experts; /* an expert lies on one rank, instead of a part of its width on each */
     uint8_t source_digest[32];
 };
 
@@ -42,10 +47,12 @@ struct pack_spec {
  *
  * A lock beside path keeps two processes apart: the second waits and finds the pack that the first
  * has made. What an interrupted run left is removed. Memory stays at a few MiB beside the table of
- * contents; what was read and written is dropped from the page cache.
+ * contents, and two buffers of PACK_PANEL; what was read and written is dropped from the page
+ * cache.
  *
- * errors   -ENOENT/-EINVAL a tensor is missing or has another shape (named); -ENOSPC, -EACCES
- *          cannot write; nothing is left behind but path itself, complete */
+ * errors   -ENOENT/-EINVAL a tensor is missing, has another shape or holds what is no number
+ *          (named), a share would cut a block of its format; -ENOSPC, -EACCES cannot write; nothing
+ *          is left behind but path itself, complete */
 int pack_write(const char *path, const struct pack_spec *spec, struct source *src);
 
 /* pack_cached - the pack of a checkpoint in `cache`: <source digest>-<ranks>/rank<r>.pack, written
@@ -62,6 +69,9 @@ int pack_cached(const char *cache, const struct pack_spec *spec, struct source *
 int pack_open(const char *path, struct pack **out);
 void pack_close(struct pack *p);
 
+/* pack_prefer - which layout pack_bind takes where a matrix has two; LAYOUT_CPU at first. */
+void pack_prefer(struct pack *p, enum layout l);
+
 /* pack_bind - walk the parts and point every target into the map; every weight of the pack must be
  * asked for, once, with its kind, shape and share.
  * errors   -EINVAL naming the first difference; targets may be bound in part then */
@@ -73,6 +83,7 @@ const void *pack_base(const struct pack *p, size_t *bytes);
 const char *pack_family(const struct pack *p);
 int pack_rank(const struct pack *p);
 int pack_ranks(const struct pack *p);
+int pack_width_unit(const struct pack *p); /* see walk.h */
 
 /* pack_find_blob - 1 if there is none; the bytes live as long as the pack and are
  * NUL-terminated. */
@@ -87,7 +98,8 @@ const uint8_t *pack_set_digest(const struct pack *p);
  * errors   -EBADMSG naming the first weight that differs; -EIO */
 int pack_verify(struct pack *p);
 
-/* pack_list - one line a weight on out (a FILE *): name, kind, dtype, share, bytes, digest. */
+/* pack_list - one line a weight on out (a FILE *): name, kind, format, bits, shape, share, bytes,
+ * digest. */
 void pack_list(const struct pack *p, void *out);
 
 /* pack_rows_fd - where the rows of a row table lie: an open descriptor, the byte offset of local

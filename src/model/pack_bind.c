@@ -18,11 +18,6 @@ static const char *const kind_names[] = {
     [WEIGHT_VEC] = "vec",
     [WEIGHT_ROWS] = "rows",
 };
-static const char *const dtype_names[DTYPE_COUNT] = {
-    [DTYPE_F32] = "f32",
-    [DTYPE_F16] = "f16",
-    [DTYPE_BF16] = "bf16",
-};
 static const char *const shard_names[] = {
     [SHARD_NONE] = "all",
     [SHARD_ROWS] = "rows",
@@ -35,23 +30,27 @@ struct bind {
     unsigned char *bound; /* [toc.n] */
 };
 
-/* The index of a name in the table of contents, -1 if there is none. */
-static int64_t find(const struct pack *p, const char *name)
+static const struct pack_weight *named(const struct pack *p, size_t i)
+{
+    return &p->toc.weight[p->by_name[i]];
+}
+
+/* The first place of a name in by_name and how many have it: one, or a layout each. */
+static size_t find(const struct pack *p, const char *name, size_t *n)
 {
     size_t lo = 0, hi = p->toc.n;
 
     while (lo < hi) {
         size_t mid = lo + (hi - lo) / 2;
-        int c = strcmp(name, p->toc.weight[p->by_name[mid]].d.name);
 
-        if (c == 0)
-            return (int64_t)p->by_name[mid];
-        if (c < 0)
-            hi = mid;
-        else
+        if (strcmp(named(p, mid)->d.name, name) < 0)
             lo = mid + 1;
+        else
+            hi = mid;
     }
-    return -1;
+    for (*n = 0; lo + *n < p->toc.n && strcmp(named(p, lo + *n)->d.name, name) == 0; ++*n)
+        ;
+    return lo;
 }
 
 static int compare(const struct pack *p, const struct weight *want, const struct pack_weight *w)
@@ -78,54 +77,63 @@ static int compare(const struct pack *p, const struct weight *want, const struct
     return 0;
 }
 
-static int table_of(const struct pack *p, int64_t weight)
+static struct row_table row_table(const struct pack *p, size_t weight)
 {
-    int i = 0;
+    const struct pack_weight *w = &p->toc.weight[weight];
+    struct row_table t = { .first = (int)w->d.first,
+                           .count = (int)w->d.count,
+                           .cols = (int)w->d.cols,
+                           .dtype = w->dtype,
+                           .row_bytes = pack_row_bytes(w) };
 
-    while (p->table[i] != (size_t)weight)
-        i++;
-    return i;
+    while (p->table[t.id] != weight)
+        t.id++;
+    if (w->dtype == DTYPE_EXL3) {
+        t.bits = w->q.bits2 / 2;
+        t.bias = (const uint16_t *)(p->map + pack_row_bias(w));
+    }
+    return t;
 }
 
 static int bind_visit(struct walk *walk, const struct weight *d, void *target)
 {
     struct bind *b = (struct bind *)walk;
     struct pack *p = b->p;
-    int64_t at = find(p, d->name);
     const struct pack_weight *w;
+    size_t n, first = find(p, d->name, &n), at = first;
     const void *data;
-    int64_t rows, cols;
+    struct mat m;
     int r;
 
-    if (at < 0)
+    if (n == 0)
         return fail(-EINVAL, "%s: %s is not in the pack", p->path, d->name);
-    if (b->bound[at])
+    if (b->bound[p->by_name[first]])
         return fail(-EINVAL, "%s: %s is asked for twice", p->path, d->name);
-    w = &p->toc.weight[at];
+    for (size_t i = first; i < first + n; i++) {
+        b->bound[p->by_name[i]] = 1;
+        if (named(p, i)->q.layout == p->prefer)
+            at = i;
+    }
+    w = named(p, at);
     r = compare(p, d, w);
     if (r < 0)
         return r;
-    b->bound[at] = 1;
     data = p->map + w->offset;
-    weight_local(d, &rows, &cols);
+    m = pack_mat(w);
     switch (d->kind) {
     case WEIGHT_MAT:
-        *(struct mat *)target =
-            (struct mat){ .data = data, .dtype = w->dtype, .rows = (int)rows, .cols = (int)cols };
+        mat_place(&m, data);
+        *(struct mat *)target = m;
         break;
     case WEIGHT_TABLE:
         *(struct table *)target =
-            (struct table){ .data = data, .dtype = w->dtype, .rows = (int)rows, .cols = (int)cols };
+            (struct table){ .data = data, .dtype = w->dtype, .rows = m.rows, .cols = m.cols };
         break;
     case WEIGHT_VEC:
         *(const float **)target = data;
         break;
     case WEIGHT_ROWS:
-        *(struct row_table *)target = (struct row_table){ .id = table_of(p, at),
-                                                          .first = (int)d->first,
-                                                          .count = (int)d->count,
-                                                          .cols = (int)d->cols,
-                                                          .dtype = w->dtype };
+        *(struct row_table *)target = row_table(p, p->by_name[at]);
         break;
     }
     return 0;
@@ -133,7 +141,11 @@ static int bind_visit(struct walk *walk, const struct weight *d, void *target)
 
 int pack_bind(struct pack *p, const struct walk_part *parts, int n_parts)
 {
-    struct bind b = { .w = { .visit = bind_visit, .rank = p->toc.rank, .ranks = p->toc.ranks },
+    struct bind b = { .w = { .visit = bind_visit,
+                             .rank = p->toc.rank,
+                             .ranks = p->toc.ranks,
+                             .width_unit = p->toc.width_unit,
+                             .whole_experts = p->toc.whole_experts },
                       .p = p };
     int r;
 
@@ -164,7 +176,7 @@ int pack_rows_fd(const struct pack *p, int table, int column, int *fd, uint64_t 
     for (int i = 0; i < column; i++)
         before += (uint64_t)w->column_rows[i];
     *fd = p->fd;
-    *offset = w->offset + before * (uint64_t)w->d.cols * dtype_bytes(w->dtype);
+    *offset = w->offset + before * (uint64_t)pack_row_bytes(w);
     *rows = w->column_rows[column];
     return 0;
 }
@@ -220,9 +232,26 @@ close_hash:
     return r;
 }
 
+/* "exl3 2.5 mul1", "fp8 32", "bf16"; bits of a weight without its scales. */
+static const char *format_text(const struct pack_weight *w, char *buf, size_t cap)
+{
+    static const char *const books[] = { "3inst", "mcg", "mul1" };
+    const char *name = dtype_name(w->dtype);
+
+    if (w->dtype == DTYPE_EXL3)
+        snprintf(buf, cap, "%s %g %s", name, w->q.bits2 / 2.0, books[w->q.codebook]);
+    else if (w->dtype == DTYPE_FP8)
+        snprintf(buf, cap, "%s 8 %d", name, w->q.block);
+    else if (w->dtype > DTYPE_COUNT)
+        snprintf(buf, cap, "%s 4 %d", name, mat_group(w->dtype));
+    else
+        snprintf(buf, cap, "%s %zu", name, 8 * dtype_bytes(w->dtype));
+    return buf;
+}
+
 void pack_list(const struct pack *p, void *out)
 {
-    char share[64], hex[HEX_CAP(XXH3_BYTES)];
+    char share[64], format[64], hex[HEX_CAP(XXH3_BYTES)];
     FILE *f = out;
 
     for (size_t i = 0; i < p->toc.n; i++) {
@@ -235,8 +264,12 @@ void pack_list(const struct pack *p, void *out)
             snprintf(share, sizeof(share), "%s %lld+%lld",
                      d->kind == WEIGHT_ROWS ? "columns" : shard_names[d->shard],
                      (long long)d->first, (long long)d->count);
-        fprintf(f, "%-48s %-5s %-4s [%lld, %lld] %s %llu %s\n", d->name, kind_names[d->kind],
-                dtype_names[w->dtype], (long long)d->rows, (long long)d->cols, share,
-                (unsigned long long)w->bytes, hex_format(w->digest, XXH3_BYTES, hex));
+        fprintf(f, "%-48s %-5s %-14s%s [%lld, %lld] %s %llu %s\n", d->name, kind_names[d->kind],
+                format_text(w, format, sizeof(format)),
+                w->dtype < DTYPE_COUNT || d->kind != WEIGHT_MAT ? ""
+                : w->q.layout == LAYOUT_DEVICE                  ? " device"
+                                                                : " cpu",
+                (long long)d->rows, (long long)d->cols, share, (unsigned long long)w->bytes,
+                hex_format(w->digest, XXH3_BYTES, hex));
     }
 }

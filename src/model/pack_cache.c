@@ -21,7 +21,7 @@ int pack_cached(const char *cache, const struct pack_spec *spec, struct source *
 {
     char hex[HEX_CAP(SHA256_BYTES)], name[HEX_CAP(SHA256_BYTES) + 48], full[PATH_CAP];
     struct pack_toc t;
-    int current, r = pack_plan(spec, &t);
+    int current, r = pack_plan(spec, 1, &t);
 
     if (r < 0)
         return r;

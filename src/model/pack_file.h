@@ -4,15 +4,17 @@
 
 #include "src/base/hash.h"
 #include "src/model/pack.h"
+#include "src/model/stored.h"
 
 #include <assert.h>
 #include <stddef.h>
 #include <stdint.h>
 
 #define PACK_MAGIC "TDMPACK\n"
-#define PACK_VERSION 1
+#define PACK_VERSION 2
 #define PACK_ALIGN 256
 #define PACK_BLOBS_MAX 8
+#define WIDTH_UNIT_MAX (1 << 20)
 #define PACK_TOC_MAX ((uint64_t)1 << 30)
 
 struct pack_header {
@@ -29,6 +31,7 @@ static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "packs are mapped, not 
 struct pack_weight {
     struct weight d; /* unit, columns and prime are not kept in the file */
     enum dtype dtype;
+    struct quant q; /* of the share; EXL3 row tables use bits2 */
     uint64_t offset, bytes;
     uint8_t digest[XXH3_BYTES];
     int64_t *column_rows; /* WEIGHT_ROWS: rows of each of the d.count columns; owned */
@@ -36,7 +39,8 @@ struct pack_weight {
 
 struct pack_toc {
     char *family;
-    int rank, ranks;
+    int rank, ranks, width_unit, layouts;
+    bool whole_experts;
     uint8_t walk_digest[SHA256_BYTES], source_digest[SHA256_BYTES], set_digest[SHA256_BYTES];
     struct pack_blob blob[PACK_BLOBS_MAX]; /* owned; data is NUL-terminated */
     int n_blobs;
@@ -53,6 +57,7 @@ struct pack {
     size_t *by_name; /* [toc.n] */
     size_t *table;   /* [n_tables]: which weights are row tables */
     int n_tables;
+    enum layout prefer;
 };
 
 static inline uint64_t pack_align(uint64_t at)
@@ -86,9 +91,28 @@ int pack_is_current(const char *path, const struct pack_spec *spec,
                     const uint8_t walk_digest[SHA256_BYTES]);
 
 /* pack_plan - walk the parts for a rank: names, shapes and shares, without offsets; and the digest
- * of what was walked, equal on all ranks.   errors   those of the walk; -EINVAL a name used twice;
- * -ENOMEM */
-int pack_plan(const struct pack_spec *spec, struct pack_toc *out);
+ * of what was walked, equal on all ranks and independent of width_unit.
+ * errors   those of the walk; -EINVAL a name used twice; -ENOMEM */
+int pack_plan(const struct pack_spec *spec, int width_unit, struct pack_toc *out);
+
+/* pack_find_stored - a weight in a source.   errors   -ENOENT, -EINVAL, -EIO */
+int pack_find_stored(struct source *src, const struct pack_weight *w, struct stored *out);
+
+/* pack_lay_out - the formats of a plan's weights, shares at whole blocks of them, and the place of
+ * each. Every tensor is found before the first byte is written, so that a checkpoint that does not
+ * fit is refused at once. *end is where the table of contents goes.
+ * errors   as pack_find_stored; -EINVAL a share of heads or groups that cuts a block */
+int pack_lay_out(const struct pack_spec *spec, struct source *src, struct pack_toc *t,
+                 uint64_t *end, uint64_t *total);
+
+/* pack_row_bytes - of a row of a row table. */
+int pack_row_bytes(const struct pack_weight *w);
+
+/* pack_mat - a matrix of the table of contents as struct mat, without pointers. */
+struct mat pack_mat(const struct pack_weight *w);
+
+/* pack_row_bias - where the biases of an EXL3 row table begin, behind its rows. */
+uint64_t pack_row_bias(const struct pack_weight *w);
 
 /* struct pack_out - the new file while weights stream into it. */
 struct pack_out {
@@ -101,17 +125,26 @@ struct pack_out {
     int terminal;
     struct xxh3 *hash; /* of the weight that is being written */
     void *in, *out;    /* blocks of PACK_BLOCK bytes */
+    void *panel;       /* PACK_PANEL bytes */
 };
 
 #define PACK_BLOCK ((size_t)4 << 20)
+#define PACK_PANEL ((size_t)64 << 20)
 
-/* Where a weight's values come from: row 0 of the whole weight begins at first_element. */
+/* Where a weight's values come from. */
 struct pack_feed {
     struct source *src;
-    const char *name;
-    const struct tensor *tensor;
-    uint64_t first_element;
+    const struct stored *stored;
 };
+
+/* pack_put - the next bytes of the weight: written, hashed, and dropped from the page cache when
+ * enough of them are behind. */
+int pack_put(struct pack_out *o, const void *data, size_t bytes);
+
+/* pack_quantised - write the blob of a matrix, or the rows of a table, that are not plain; called
+ * by pack_stream.
+ * errors   -EINVAL a code or a scale that is no number, named with file, tensor and offset */
+int pack_quantised(struct pack_out *o, const struct pack_feed *feed, const struct pack_weight *w);
 
 /* pack_stream - write one weight's share at o->at and leave its digest in w.
  * errors   those of the source and of the write */

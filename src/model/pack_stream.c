@@ -57,7 +57,7 @@ static void forget(struct pack_out *o)
     o->flushed = o->at;
 }
 
-static int put(struct pack_out *o, const void *data, size_t bytes)
+int pack_put(struct pack_out *o, const void *data, size_t bytes)
 {
     int r = full_pwrite(o->fd, data, bytes, (off_t)o->at, o->path);
 
@@ -73,10 +73,11 @@ static int put(struct pack_out *o, const void *data, size_t bytes)
 
 static int feed_read(const struct pack_feed *f, uint64_t element, void *buf, uint64_t n)
 {
-    size_t each = dtype_bytes(f->tensor->dtype);
+    const struct stored_tensor *t = &f->stored->slice[0].codes;
+    size_t each = dtype_bytes(t->t.dtype);
 
-    return f->src->ops->read(f->src, f->name, f->tensor, (f->first_element + element) * each, buf,
-                             (size_t)n * each);
+    return f->src->ops->read(f->src, t->name, &t->t, (f->stored->first_element + element) * each,
+                             buf, (size_t)n * each);
 }
 
 /* Read a rectangle of a matrix with `cols` columns into buf, rows close together. Narrow pieces of
@@ -85,7 +86,7 @@ static int feed_read(const struct pack_feed *f, uint64_t element, void *buf, uin
 static int read_rect(const struct pack_feed *f, int64_t cols, const struct rect *c, char *buf,
                      void *staging)
 {
-    size_t each = dtype_bytes(f->tensor->dtype), piece = (size_t)c->cols * each;
+    size_t each = dtype_bytes(f->stored->dtype), piece = (size_t)c->cols * each;
     int64_t fit = (int64_t)(PACK_BLOCK / ((size_t)cols * each));
     int r = 0;
 
@@ -142,7 +143,7 @@ static int put_tiles(struct pack_out *o, size_t each, const struct rect *c)
         else
             tile32((const uint32_t *)in, rows, c->cols, (uint32_t *)out);
     }
-    return put(o, o->out, (size_t)n * tile);
+    return pack_put(o, o->out, (size_t)n * tile);
 }
 
 /* share is the rank's rectangle. A block is as many whole tiles as fit, or, of very long rows, as
@@ -151,7 +152,7 @@ static int put_tiles(struct pack_out *o, size_t each, const struct rect *c)
 static int stream_mat(struct pack_out *o, const struct pack_feed *f, int64_t cols,
                       const struct rect *share)
 {
-    size_t each = dtype_bytes(f->tensor->dtype), column = MAT_TILE * each;
+    size_t each = dtype_bytes(f->stored->dtype), column = MAT_TILE * each;
     int64_t wide = (int64_t)(PACK_BLOCK / column), tall = MAT_TILE;
 
     if (wide > share->cols) {
@@ -178,7 +179,7 @@ static int stream_mat(struct pack_out *o, const struct pack_feed *f, int64_t col
 static int stream_rows(struct pack_out *o, const struct pack_feed *f, int64_t cols,
                        const struct rect *share)
 {
-    size_t each = dtype_bytes(f->tensor->dtype);
+    size_t each = dtype_bytes(f->stored->dtype);
     int64_t wide = (int64_t)(PACK_BLOCK / each), tall = 1;
 
     if (wide >= share->cols) {
@@ -194,7 +195,7 @@ static int stream_rows(struct pack_out *o, const struct pack_feed *f, int64_t co
             int r = read_rect(f, cols, &c, o->in, o->out);
 
             if (r == 0)
-                r = put(o, o->in, (size_t)(c.rows * c.cols) * each);
+                r = pack_put(o, o->in, (size_t)(c.rows * c.cols) * each);
             if (r < 0)
                 return r;
         }
@@ -211,8 +212,8 @@ static int stream_vec(struct pack_out *o, const struct pack_feed *f, const struc
 
         if (r < 0)
             return r;
-        f32_widen(f->tensor->dtype, o->in, (size_t)n, o->out);
-        r = put(o, o->out, (size_t)n * sizeof(float));
+        f32_widen(f->stored->dtype, o->in, (size_t)n, o->out);
+        r = pack_put(o, o->out, (size_t)n * sizeof(float));
         if (r < 0)
             return r;
     }
@@ -237,7 +238,9 @@ int pack_stream(struct pack_out *o, const struct pack_feed *feed, struct pack_we
         share.col = d->first;
         share.cols = d->count;
     }
-    if (share.rows > 0 && share.cols > 0) {
+    if (w->dtype > DTYPE_COUNT) {
+        r = pack_quantised(o, feed, w);
+    } else if (share.rows > 0 && share.cols > 0) {
         if (d->kind == WEIGHT_MAT)
             r = stream_mat(o, feed, d->cols, &share);
         else if (d->kind == WEIGHT_VEC)

@@ -1,6 +1,5 @@
-/* pack_write.c owns the making of a pack: the plan from a walk, the place of every weight, the
- * lock, the temporary file and its end under the final name. The bytes themselves go through
- * pack_stream.c.
+/* pack_write.c owns the making of a pack: the lock, the temporary file and its end under the final
+ * name. What it will hold is pack_plan.c's, the bytes themselves go through pack_stream.c.
  */
 #include "src/model/pack.h"
 
@@ -22,178 +21,7 @@
 
 #define TEMP_TAIL 7 /* ".XXXXXX" of struct new_file */
 
-/* ---- plan
- * -------------------------------------------------------------------------------------------- */
-
-struct plan {
-    struct walk w;
-    struct pack_toc *toc;
-    size_t cap;
-    struct sha256 *digest;
-};
-
-static void add_number(struct sha256 *s, int64_t v)
-{
-    sha256_add(s, &v, sizeof(v));
-}
-
-/* What is equal on all ranks: not the share, but all that the shares follow from. */
-static void digest_weight(struct sha256 *s, const struct weight *d)
-{
-    add_number(s, (int64_t)strlen(d->name));
-    sha256_add(s, d->name, strlen(d->name));
-    add_number(s, d->kind);
-    add_number(s, d->rows);
-    add_number(s, d->cols);
-    add_number(s, d->shard);
-    add_number(s, d->unit);
-    add_number(s, d->columns);
-    for (int i = 0; i < d->columns; i++)
-        add_number(s, d->prime[i]);
-}
-
-static int plan_visit(struct walk *walk, const struct weight *d, void *target)
-{
-    struct plan *p = (struct plan *)walk;
-    struct pack_toc *t = p->toc;
-    struct pack_weight *w;
-
-    if (t->n == p->cap) {
-        size_t cap = p->cap ? 2 * p->cap : 1024;
-
-        w = realloc(t->weight, cap * sizeof(*w));
-        if (!w)
-            return fail(-ENOMEM, "%s: no memory for %zu weights", d->name, cap);
-        t->weight = w;
-        p->cap = cap;
-    }
-    w = &t->weight[t->n++];
-    *w = (struct pack_weight){ .d = *d };
-    digest_weight(p->digest, d);
-    if (d->kind != WEIGHT_ROWS)
-        return 0;
-    w->column_rows = calloc((size_t)d->count + 1, sizeof(*w->column_rows));
-    if (!w->column_rows)
-        return fail(-ENOMEM, "%s: no memory for %lld columns", d->name, (long long)d->count);
-    for (int64_t i = 0; i < d->count; i++)
-        w->column_rows[i] = d->prime[d->first + i];
-    return 0;
-}
-
-static int by_name(const void *a, const void *b)
-{
-    return strcmp(*(const char *const *)a, *(const char *const *)b);
-}
-
-static int check_names(const struct pack_toc *t)
-{
-    const char **name = calloc(t->n + 1, sizeof(*name));
-    int r = 0;
-
-    if (!name)
-        return fail(-ENOMEM, "pack: no memory for %zu names", t->n);
-    for (size_t i = 0; i < t->n; i++)
-        name[i] = t->weight[i].d.name;
-    qsort(name, t->n, sizeof(*name), by_name);
-    for (size_t i = 1; i < t->n && r == 0; i++)
-        if (strcmp(name[i - 1], name[i]) == 0)
-            r = fail(-EINVAL, "%s: the walk names two weights so", name[i]);
-    free(name);
-    return r;
-}
-
-static int copy_blobs(const struct pack_spec *spec, struct pack_toc *t)
-{
-    for (int i = 0; i < PACK_BLOBS_MAX; i++) {
-        const struct pack_blob *b = &spec->blobs[i];
-        char *data, *name;
-
-        if (!b->name)
-            continue;
-        for (int j = 0; j < t->n_blobs; j++)
-            if (strcmp(t->blob[j].name, b->name) == 0)
-                return fail(-EINVAL, "pack: two blobs named %s", b->name);
-        data = malloc(b->bytes + 1);
-        name = strdup(b->name);
-        t->blob[t->n_blobs++] = (struct pack_blob){ name, data, b->bytes };
-        if (!data || !name)
-            return fail(-ENOMEM, "pack: no memory for %s, %zu bytes", b->name, b->bytes);
-        if (b->bytes > 0)
-            memcpy(data, b->data, b->bytes);
-        data[b->bytes] = 0;
-    }
-    return 0;
-}
-
-int pack_plan(const struct pack_spec *spec, struct pack_toc *out)
-{
-    struct pack_toc t = { .rank = spec->rank, .ranks = spec->ranks };
-    struct plan p = { .w = { .visit = plan_visit, .rank = spec->rank, .ranks = spec->ranks },
-                      .toc = &t };
-    int r;
-
-    if (spec->ranks < 1 || spec->ranks > RANKS_MAX || spec->rank < 0 || spec->rank >= spec->ranks)
-        return fail(-EINVAL, "pack: rank %d of %d", spec->rank, spec->ranks);
-    memcpy(t.source_digest, spec->source_digest, SHA256_BYTES);
-    r = sha256_open(&p.digest);
-    if (r < 0)
-        return r;
-    t.family = strdup(spec->family);
-    r = t.family ? copy_blobs(spec, &t) : fail(-ENOMEM, "pack: no memory");
-    if (r == 0)
-        r = walk_parts(&p.w, spec->parts, spec->n_parts);
-    if (r == 0)
-        r = check_names(&t);
-    if (r == 0)
-        r = sha256_end(p.digest, t.walk_digest);
-    sha256_close(p.digest);
-    if (r < 0) {
-        pack_toc_free(&t);
-        return r;
-    }
-    *out = t;
-    return 0;
-}
-
-static int look_up(struct source *src, const struct pack_weight *w, struct tensor *t,
-                   char name[TENSOR_NAME_MAX], uint64_t *first_element)
-{
-    int r = source_weight(src, w->d.name, w->d.rows, w->d.cols, t, name, TENSOR_NAME_MAX,
-                          first_element);
-
-    return r == 1 ? fail(-ENOENT, "%s: not in the checkpoint under any known name", w->d.name) : r;
-}
-
-/* Find every tensor before the first byte is written, so that a checkpoint that does not fit is
- * refused at once. *end is where the table of contents goes.
- */
-static int lay_out(struct source *src, struct pack_toc *t, uint64_t *end, uint64_t *total)
-{
-    uint64_t at = sizeof(struct pack_header), sum = 0;
-
-    for (size_t i = 0; i < t->n; i++) {
-        struct pack_weight *w = &t->weight[i];
-        char name[TENSOR_NAME_MAX];
-        struct tensor tensor;
-        uint64_t first;
-        int r = look_up(src, w, &tensor, name, &first);
-
-        if (r < 0)
-            return r;
-        w->dtype = w->d.kind == WEIGHT_VEC ? DTYPE_F32 : tensor.dtype;
-        w->offset = pack_align(at);
-        if (pack_share_bytes(w, &w->bytes) < 0 || w->bytes > INT64_MAX / 2 - w->offset)
-            return fail(-EINVAL, "%s: more than 2^62 bytes", w->d.name);
-        at = w->offset + w->bytes;
-        sum += w->bytes;
-    }
-    *end = pack_align(at);
-    *total = sum;
-    return 0;
-}
-
-/* ---- lock and leftovers
- * ------------------------------------------------------------------------------ */
+/* ---- lock and leftovers -------------------------------------------------------------- */
 
 /* A lock file that is gone when the lock is free: who waited for one that was removed takes the
  * next. *waited: somebody else held it.
@@ -286,13 +114,14 @@ int pack_is_current(const char *path, const struct pack_spec *spec,
         return 0;
     yes = strcmp(p->toc.family, spec->family) == 0 && p->toc.rank == spec->rank &&
           p->toc.ranks == spec->ranks && same_digest(p->toc.source_digest, spec->source_digest) &&
+          p->toc.layouts == (spec->layouts ? spec->layouts : PACK_CPU) &&
+          p->toc.whole_experts == spec->whole_experts &&
           same_digest(p->toc.walk_digest, walk_digest);
     pack_close(p);
     return yes;
 }
 
-/* ---- the file
- * ---------------------------------------------------------------------------------------- */
+/* ---- the file ------------------------------------------------------------------------ */
 
 /* Ask for the space at once: a disk that is too small says so before hours of reading. */
 static int reserve(int fd, uint64_t bytes, const char *path)
@@ -307,10 +136,9 @@ static int write_weights(struct source *src, struct pack_toc *t, struct pack_out
 {
     for (size_t i = 0; i < t->n; i++) {
         struct pack_weight *w = &t->weight[i];
-        char name[TENSOR_NAME_MAX];
-        struct tensor tensor;
-        struct pack_feed feed = { .src = src, .name = name, .tensor = &tensor };
-        int r = look_up(src, w, &tensor, name, &feed.first_element);
+        struct stored stored;
+        struct pack_feed feed = { .src = src, .stored = &stored };
+        int r = pack_find_stored(src, w, &stored);
 
         if (r < 0)
             return r;
@@ -353,16 +181,13 @@ free_toc:
     return r;
 }
 
-static int write_file(const char *path, struct source *src, struct pack_toc *t, struct pack_out *o)
+static int write_file(const char *path, struct source *src, struct pack_toc *t, uint64_t end,
+                      struct pack_out *o)
 {
     struct pack_header begun = { .version = PACK_VERSION };
     struct new_file f;
-    uint64_t end = 0;
-    int r = lay_out(src, t, &end, &o->total);
+    int r = new_file_open(&f, path, 0644);
 
-    if (r < 0)
-        return r;
-    r = new_file_open(&f, path, 0644);
     if (r < 0)
         return r;
     o->fd = f.fd;
@@ -397,18 +222,25 @@ static void note_unused(void *arg, const char *name)
     log_debug("tensor %s is not used", name);
 }
 
-static int write_locked(const char *path, struct source *src, struct pack_toc *t)
+static int write_locked(const char *path, const struct pack_spec *spec, struct source *src,
+                        struct pack_toc *t)
 {
     struct pack_out o = { .path = path, .start_ns = clock_ns(), .terminal = isatty(STDERR_FILENO) };
     struct unused unused = { 0 };
+    uint64_t end;
     double seconds;
-    int r = xxh3_open(&o.hash);
+    int r = pack_lay_out(spec, src, t, &end, &o.total);
 
+    if (r == 0)
+        r = xxh3_open(&o.hash);
     if (r < 0)
         return r;
     o.in = malloc(PACK_BLOCK);
     o.out = malloc(PACK_BLOCK);
-    r = o.in && o.out ? write_file(path, src, t, &o) : fail(-ENOMEM, "%s: no memory", path);
+    o.panel = malloc(PACK_PANEL);
+    r = o.in && o.out && o.panel ? write_file(path, src, t, end, &o)
+                                 : fail(-ENOMEM, "%s: no memory", path);
+    free(o.panel);
     free(o.out);
     free(o.in);
     xxh3_close(o.hash);
@@ -437,7 +269,7 @@ static int write_planned(const char *path, const struct pack_spec *spec, struct 
         return r;
     if (!waited || !pack_is_current(path, spec, t->walk_digest)) {
         remove_leftovers(path);
-        r = write_locked(path, src, t);
+        r = write_locked(path, spec, src, t);
     }
     lock_drop(lock, fd);
     return r;
@@ -446,7 +278,7 @@ static int write_planned(const char *path, const struct pack_spec *spec, struct 
 int pack_write(const char *path, const struct pack_spec *spec, struct source *src)
 {
     struct pack_toc t;
-    int r = pack_plan(spec, &t);
+    int r = pack_plan(spec, 1, &t);
 
     if (r < 0)
         return r;

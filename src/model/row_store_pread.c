@@ -8,17 +8,22 @@
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "kernels/cast.h"
+#include "kernels/formats/exl3.h"
+#include "kernels/formats/values.h"
 #include "src/base/file.h"
 #include "src/base/log.h"
 #include "src/model/pack.h"
+#include "src/model/stored.h"
 
 struct ask {
     const struct row_table *t;
     bool open;
     int fd, n, cap;
     uint64_t *offset; /* [n] in the file */
+    int32_t *column;  /* [n] */
 };
 
 struct pread_store {
@@ -33,13 +38,16 @@ struct pread_store {
 static int grow_ask(struct ask *a, int n)
 {
     uint64_t *offset;
+    int32_t *column;
 
     if (n <= a->cap)
         return 0;
     offset = realloc(a->offset, (size_t)n * sizeof(*offset));
-    if (!offset)
+    a->offset = offset ? offset : a->offset;
+    column = realloc(a->column, (size_t)n * sizeof(*column));
+    a->column = column ? column : a->column;
+    if (!offset || !column)
         return fail(-ENOMEM, "row store: no memory for an ask of %d rows", n);
-    a->offset = offset;
     a->cap = n;
     return 0;
 }
@@ -48,7 +56,6 @@ static int pread_ask(struct row_store *s, const struct row_table *t, int ticket,
                      const int32_t *column, const int64_t *row_in_column, int n)
 {
     struct pread_store *st = (struct pread_store *)s;
-    uint64_t row_bytes = (uint64_t)t->cols * dtype_bytes(t->dtype);
     struct ask *a;
     int r;
 
@@ -69,7 +76,8 @@ static int pread_ask(struct row_store *s, const struct row_table *t, int ticket,
         if (row_in_column[i] < 0 || row_in_column[i] >= rows)
             return fail(-EINVAL, "row store: table %d column %d: row %lld of %lld", t->id,
                         t->first + column[i], (long long)row_in_column[i], (long long)rows);
-        a->offset[i] += (uint64_t)row_in_column[i] * row_bytes;
+        a->offset[i] += (uint64_t)row_in_column[i] * (uint64_t)t->row_bytes;
+        a->column[i] = column[i];
     }
     a->t = t;
     a->n = n;
@@ -92,6 +100,23 @@ static int grow_rows(struct pread_store *st, size_t bytes)
     return 0;
 }
 
+static void decode(const struct row_table *t, int column, const char *row, float *out)
+{
+    uint16_t words[1 + NGRAM_COLS * NGRAM_BITS2_MAX / 32];
+
+    switch (t->dtype) {
+    case DTYPE_FP8:
+        fp8_row((const uint8_t *)row, (const uint8_t *)row + t->cols, t->cols, out);
+        break;
+    case DTYPE_EXL3:
+        memcpy(words, row, (size_t)t->row_bytes);
+        ngram_row(words, t->bits, t->bias + (size_t)column * NGRAM_COLS, out);
+        break;
+    default:
+        f32_widen(t->dtype, row, (size_t)t->cols, out);
+    }
+}
+
 static int pread_take(struct row_store *s, int ticket, float *out)
 {
     struct pread_store *st = (struct pread_store *)s;
@@ -103,7 +128,7 @@ static int pread_take(struct row_store *s, int ticket, float *out)
         return fail(-EINVAL, "row store: ticket %d was not asked", ticket);
     a = &st->ask[ticket];
     a->open = false;
-    row_bytes = (size_t)a->t->cols * dtype_bytes(a->t->dtype);
+    row_bytes = (size_t)a->t->row_bytes;
     r = grow_rows(st, (size_t)a->n * row_bytes);
     for (int i = 0; i < a->n && r == 0; i++) {
         char label[96];
@@ -117,7 +142,9 @@ static int pread_take(struct row_store *s, int ticket, float *out)
     }
     if (r < 0)
         return r == -ENOMEM ? r : -EIO;
-    f32_widen(a->t->dtype, st->rows, (size_t)a->n * (size_t)a->t->cols, out);
+    for (int i = 0; i < a->n; i++)
+        decode(a->t, a->column[i], st->rows + (size_t)i * row_bytes,
+               out + (size_t)i * (size_t)a->t->cols);
     return 0;
 }
 
@@ -130,8 +157,10 @@ static void pread_close(struct row_store *s)
 {
     struct pread_store *st = (struct pread_store *)s;
 
-    for (int i = 0; i < ROW_TICKETS; i++)
+    for (int i = 0; i < ROW_TICKETS; i++) {
         free(st->ask[i].offset);
+        free(st->ask[i].column);
+    }
     free(st->rows);
     free(st);
 }

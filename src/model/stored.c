@@ -61,16 +61,16 @@ const char *dtype_name(enum dtype t)
     return names[t];
 }
 
-int stored_unit(const struct stored *w, bool rows)
+int format_unit(enum dtype dtype, const struct quant *q, int64_t rows, int64_t cols, bool of_rows)
 {
-    switch (w->dtype) {
+    switch (dtype) {
     case DTYPE_EXL3:
-        return rows && w->slices > 1 ? (int)w->n : EXL3_BLOCK;
+        return of_rows && q->slices > 1 ? (int)(rows / q->slices) : EXL3_BLOCK;
     case DTYPE_FP8: /* one scale for all is every share's */
-        return w->q.block >= w->rows && w->q.block >= w->cols ? 1 : w->q.block;
+        return q->block >= rows && q->block >= cols ? 1 : q->block;
     case DTYPE_MXFP4:
     case DTYPE_NVFP4:
-        return mat_group(w->dtype);
+        return mat_group(dtype);
     default:
         return 1;
     }

@@ -66,9 +66,9 @@ struct stored {
 int source_stored(struct source *s, const char *released, enum stored_as as, int64_t rows,
                   int64_t cols, struct stored *out);
 
-/* stored_unit - where a share of rows, or of cols, may begin: multiples of this. The same for both
+/* format_unit - where a share of rows, or of cols, may begin: multiples of this. The same for both
  * but where whole slices are cut, so that the outputs of one matrix are the inputs of the next. */
-int stored_unit(const struct stored *w, bool rows);
+int format_unit(enum dtype dtype, const struct quant *q, int64_t rows, int64_t cols, bool of_rows);
 
 /* dtype_name - "bf16", "exl3": for lists and messages. */
 const char *dtype_name(enum dtype t);

@@ -19,6 +19,17 @@ void share_of(int64_t blocks, int rank, int ranks, int64_t *first, int64_t *coun
     *count = each + (rank < more);
 }
 
+void share_width(int64_t n, int unit, int rank, int ranks, int64_t *first, int64_t *count)
+{
+    int64_t step = unit > 1 ? unit : 1;
+
+    share_of((n + step - 1) / step, rank, ranks, first, count);
+    *count = (*first + *count) * step;
+    *first *= step;
+    *first = *first < n ? *first : n;
+    *count = (*count < n ? *count : n) - *first;
+}
+
 void weight_local(const struct weight *d, int64_t *rows, int64_t *cols)
 {
     *rows = d->shard == SHARD_ROWS ? d->count : d->rows;
@@ -46,13 +57,19 @@ static int cut(const struct walk *w, struct weight *d, int64_t n)
                     : d->shard == SHARD_COLS ? "columns"
                                              : "rows",
                     d->unit);
+    if (d->kind == WEIGHT_MAT && d->unit == 1) {
+        share_width(n, w->width_unit, w->rank, w->ranks, &d->first, &d->count);
+        return 0;
+    }
     share_of(n / d->unit, w->rank, w->ranks, &d->first, &d->count);
     d->first *= d->unit;
     d->count *= d->unit;
     return 0;
 }
 
-static int visit(struct walk *w, struct weight *d, void *target, const char *fmt, va_list ap)
+/* owner: who holds all of a sharded weight, -1 if it is cut. */
+static int visit(struct walk *w, struct weight *d, int owner, void *target, const char *fmt,
+                 va_list ap)
 {
     int n = vsnprintf(d->name, sizeof(d->name), fmt, ap), r;
 
@@ -64,7 +81,10 @@ static int visit(struct walk *w, struct weight *d, void *target, const char *fmt
                     (long long)d->cols);
     if (d->kind == WEIGHT_ROWS)
         r = cut(w, d, d->columns);
-    else if (d->shard != SHARD_NONE)
+    else if (owner >= 0) {
+        d->count = owner != w->rank ? 0 : d->shard == SHARD_ROWS ? d->rows : d->cols;
+        r = 0;
+    } else if (d->shard != SHARD_NONE)
         r = cut(w, d, d->shard == SHARD_ROWS ? d->rows : d->cols);
     else {
         d->count = d->rows;
@@ -83,7 +103,33 @@ void walk_mat(struct walk *w, struct mat *m, int rows, int cols, enum shard shar
         return;
     d.unit = shard == SHARD_NONE ? 1 : unit;
     va_start(ap, fmt);
-    w->err = visit(w, &d, m, fmt, ap);
+    w->err = visit(w, &d, -1, m, fmt, ap);
+    va_end(ap);
+}
+
+/* The rank whose share of n things has thing i. */
+static int owner_of(int64_t i, int64_t n, int ranks)
+{
+    int64_t first, count;
+    int rank = 0;
+
+    do
+        share_of(n, rank++, ranks, &first, &count);
+    while (i >= first + count);
+    return rank - 1;
+}
+
+void walk_expert(struct walk *w, struct mat *m, int rows, int cols, enum shard shard, int expert,
+                 int experts, const char *fmt, ...)
+{
+    struct weight d = { .kind = WEIGHT_MAT, .rows = rows, .cols = cols, .shard = shard, .unit = 1 };
+    va_list ap;
+
+    if (w->err)
+        return;
+    assert(shard != SHARD_NONE && expert >= 0 && expert < experts);
+    va_start(ap, fmt);
+    w->err = visit(w, &d, w->whole_experts ? owner_of(expert, experts, w->ranks) : -1, m, fmt, ap);
     va_end(ap);
 }
 
@@ -98,7 +144,7 @@ void walk_table(struct walk *w, struct table *t, int rows, int cols, enum shard 
     if (w->err)
         return;
     va_start(ap, fmt);
-    w->err = visit(w, &d, t, fmt, ap);
+    w->err = visit(w, &d, -1, t, fmt, ap);
     va_end(ap);
 }
 
@@ -113,7 +159,7 @@ void walk_vec(struct walk *w, const float **v, int n, enum shard shard, int unit
     assert(shard != SHARD_COLS);
     d.unit = shard == SHARD_NONE ? 1 : unit;
     va_start(ap, fmt);
-    w->err = visit(w, &d, (void *)v, fmt, ap);
+    w->err = visit(w, &d, -1, (void *)v, fmt, ap);
     va_end(ap);
 }
 
@@ -131,6 +177,6 @@ void walk_rows(struct walk *w, struct row_table *t, const int64_t *prime, int co
         if (prime[i] < 1 || __builtin_add_overflow(d.rows, prime[i], &d.rows))
             d.rows = -1; /* refused by name below, like every other size below 1 */
     va_start(ap, fmt);
-    w->err = visit(w, &d, t, fmt, ap);
+    w->err = visit(w, &d, -1, t, fmt, ap);
     va_end(ap);
 }

@@ -6,13 +6,17 @@
  * of contents, or bind pointers into a mapped pack. Sharding is an argument here and nowhere else.
  *
  * Shares: a sharded dimension of `n` values in units of `unit` has n / unit blocks; of B blocks
- * the first B % ranks ranks get one more than the others; a share may be empty.
+ * the first B % ranks ranks get one more than the others; a share may be empty. A unit above 1 is
+ * the model's (heads, groups) and shares are cut there; a width, of unit 1, is cut at whole blocks
+ * of the formats that the checkpoint's matrices have, the same for all widths, so that the outputs
+ * of one matrix are the inputs of the next.
  */
 #ifndef TANDEM_MODEL_WALK_H
 #define TANDEM_MODEL_WALK_H
 
 #include "kernels/mat.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -50,8 +54,11 @@ void weight_local(const struct weight *d, int64_t *rows, int64_t *cols);
 struct row_table {
     int id; /* number of the table inside the pack, in walk order */
     int first, count;
-    int cols; /* values in a row */
-    enum dtype dtype;
+    int cols;         /* values in a row */
+    enum dtype dtype; /* plain; FP8: codes, then an e8m0 scale for 32 of them; EXL3: n-gram rows */
+    int bits;         /* EXL3: of a value */
+    int row_bytes;
+    const uint16_t *bias; /* EXL3: f16 [count][cols] */
 };
 
 struct walk {
@@ -60,6 +67,8 @@ struct walk {
      * calls do nothing. */
     int (*visit)(struct walk *w, const struct weight *d, void *target);
     int rank, ranks;
+    int width_unit;     /* widths of matrices are cut at multiples of this; 0 is 1 */
+    bool whole_experts; /* an expert lies on one rank, all of it */
     int err;
 };
 
@@ -75,13 +84,22 @@ int walk_parts(struct walk *w, const struct walk_part *parts, int n_parts);
 /* share_of - the blocks of `blocks` that belong to rank: writes first and count. */
 void share_of(int64_t blocks, int rank, int ranks, int64_t *first, int64_t *count);
 
+/* share_width - the part of a width of n values, cut at multiples of unit (0 is 1), the last block
+ * short if n is no multiple. */
+void share_width(int64_t n, int unit, int rank, int ranks, int64_t *first, int64_t *count);
+
 /* walk_mat - a matrix [rows][cols] for y = W x, sharded in units of `unit` along the sharded
  * dimension. The printf arguments make the released name.
- * errors   of all four, kept in the walk: -EINVAL a size below 1, a dimension that is no whole
+ * errors   of all five, kept in the walk: -EINVAL a size below 1, a dimension that is no whole
  *          number of units; -ENAMETOOLONG */
 __attribute__((format(printf, 7, 8))) void walk_mat(struct walk *w, struct mat *m, int rows,
                                                     int cols, enum shard shard, int unit,
                                                     const char *fmt, ...);
+/* walk_expert - a matrix of expert `expert` of `experts`: walk_mat in units of 1, or all of it on
+ * the one rank whose share of the experts it is in. */
+__attribute__((format(printf, 8, 9))) void walk_expert(struct walk *w, struct mat *m, int rows,
+                                                       int cols, enum shard shard, int expert,
+                                                       int experts, const char *fmt, ...);
 __attribute__((format(printf, 6, 7))) void walk_table(struct walk *w, struct table *t, int rows,
                                                       int cols, enum shard shard, const char *fmt,
                                                       ...);

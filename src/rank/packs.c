@@ -46,10 +46,11 @@ int packs_path(const char *folder, int rank, char path[PATH_CAP])
     return path_join(path, PATH_CAP, folder, name);
 }
 
-/* ---- blueprint --------------------------------------------------------------------------------------- */
+/* ---- blueprint
+ * --------------------------------------------------------------------------------------- */
 
 int blueprint_open(const char *text, size_t bytes, const char *family, bool cache_quant, int rank,
-                   int ranks, enum exit_step *step, struct blueprint *out)
+                   int ranks, int width_unit, enum exit_step *step, struct blueprint *out)
 {
     struct blueprint b = { 0 };
     const struct family_ops *ops;
@@ -64,6 +65,7 @@ int blueprint_open(const char *text, size_t bytes, const char *family, bool cach
     if (r < 0)
         goto close;
     *step = STEP_CONFIG;
+    b.model->width_unit = width_unit;
     r = b.model->ops->split(b.model, rank, ranks);
     if (r < 0)
         goto close;
@@ -91,7 +93,8 @@ void blueprint_close(struct blueprint *b)
     *b = (struct blueprint){ 0 };
 }
 
-/* ---- checkpoints ------------------------------------------------------------------------------------- */
+/* ---- checkpoints
+ * ------------------------------------------------------------------------------------- */
 
 static void checkpoint_close(struct checkpoint *c)
 {
@@ -170,7 +173,7 @@ static int checkpoint_open(const char *model, int rank, int ranks, enum exit_ste
     r = read_texts(c);
     if (r == 0)
         r = blueprint_open(c->text[TEXT_CONFIG], c->bytes[TEXT_CONFIG], NULL, true, rank, ranks,
-                           step, &c->plan);
+                           1, step, &c->plan);
     if (r == 0)
         r = c->synth ? digest_texts(c) : source_digest(c->folder, c->spec.source_digest);
     if (r < 0) {
@@ -195,7 +198,8 @@ static int checkpoint_source(struct checkpoint *c)
                     : source_hf_open(c->folder, &c->source);
 }
 
-/* Writing and reading fail in one call; only the errno tells them apart. A missing tensor is no missing file. */
+/* Writing and reading fail in one call; only the errno tells them apart. A missing tensor is no
+ * missing file. */
 static int sort_out(int r, enum exit_step *step)
 {
     if (r == -EACCES || r == -EPERM || r == -ENOTDIR || r == -EEXIST || r == -EISDIR)
@@ -234,7 +238,8 @@ static int from_cache(const struct config *cfg, enum exit_step *step, char path[
     return r;
 }
 
-/* ---- packs ------------------------------------------------------------------------------------------- */
+/* ---- packs
+ * ------------------------------------------------------------------------------------------- */
 
 static bool holds(const char *folder, const char *name)
 {

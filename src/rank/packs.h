@@ -1,8 +1,10 @@
-/* packs - where a rank's weights come from: a folder of packs, or a checkpoint that is packed when first used.
+/* packs - where a rank's weights come from: a folder of packs, or a checkpoint that is packed when
+ * first used.
  *
  *   model folder holds rank<r>.pack      opened as it is
  *   model folder holds config.json       packed into the cache, each rank its own share
- *   synth:FOLDER                         config.json and tokenizer.json of FOLDER, weights from a hash of their names
+ *   synth:FOLDER                         config.json and tokenizer.json of FOLDER, weights from a
+ *                                        hash of their names
  */
 #ifndef TANDEM_RANK_PACKS_H
 #define TANDEM_RANK_PACKS_H
@@ -21,8 +23,9 @@ struct model;
 struct pack;
 struct tokenizer;
 
-/* struct blueprint - model and drafter as a config.json describes them, cut for one rank, without weights. The drafter
- * is the checkpoint's own, whatever the setting `draft` says: a pack carries its weights and a bind asks for them. */
+/* struct blueprint - model and drafter as a config.json describes them, cut for one rank, without
+ * weights. The drafter is the checkpoint's own, whatever the setting `draft` says: a pack carries
+ * its weights and a bind asks for them. */
 struct blueprint {
     struct json *config;
     struct model *model;
@@ -34,11 +37,12 @@ struct blueprint {
 
 /* blueprint_open - from the text of a config.json.
  *
- * in       family: the name that a pack carries, NULL to go by model_type
+ * in       family: the name that a pack carries, NULL to go by model_type; width_unit: the pack's,
+ *          1 while packing
  * errors   -EINVAL, with *step STEP_CONFIG if only the number of ranks does not fit, else STEP_DATA
  * owns     everything in it; blueprint_close may be called on an empty one */
 int blueprint_open(const char *text, size_t bytes, const char *family, bool cache_quant, int rank,
-                   int ranks, enum exit_step *step, struct blueprint *out);
+                   int ranks, int width_unit, enum exit_step *step, struct blueprint *out);
 void blueprint_close(struct blueprint *b);
 
 /* packs_write - pack rank's share of a checkpoint (a folder or synth:FOLDER) into path.
@@ -49,10 +53,12 @@ int packs_write(const char *model, const char *path, int rank, int ranks, enum e
 int packs_path(const char *folder, int rank, char path[PATH_CAP]);
 
 /* packs_open - the pack of this rank by the settings model, cache and ranks; made first if need be.
- * errors   -ENOENT no such folder, or a folder of packs without this rank's; -EINVAL, -ENOSPC ...; *step as above */
+ * errors   -ENOENT no such folder, or a folder of packs without this rank's; -EINVAL, -ENOSPC ...;
+ *          *step as above */
 int packs_open(const struct config *c, enum exit_step *step, struct pack **out);
 
-/* packs_tokenizer - the tokenizer of a checkpoint or pack folder; nothing is packed for it. Errors as above. */
+/* packs_tokenizer - the tokenizer of a checkpoint or pack folder; nothing is packed for it. Errors
+ * as above. */
 int packs_tokenizer(const struct config *c, enum exit_step *step, struct tokenizer **out);
 
 #endif

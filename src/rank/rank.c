@@ -24,7 +24,8 @@
 #define COMM_SLOT_BYTES ((size_t)256 << 10)
 #define CAUSE_WAIT_MS 100 /* a dead peer's control connection ends about when its links do */
 
-/* ---- load -------------------------------------------------------------------------------------------- */
+/* ---- load
+ * -------------------------------------------------------------------------------------------- */
 
 static void add_end(struct rank *k, int32_t tok)
 {
@@ -77,7 +78,7 @@ static int load_texts(struct rank *k, enum exit_step *step)
     if (pack_find_blob(k->pack, "config.json", &text, &bytes) != 0)
         return fail(-EINVAL, "pack: no config.json inside");
     r = blueprint_open(text, bytes, pack_family(k->pack), k->cfg.cache_quant, k->cfg.rank,
-                       k->cfg.ranks, step, &k->plan);
+                       k->cfg.ranks, pack_width_unit(k->pack), step, &k->plan);
     if (r < 0)
         return r;
     k->model = k->plan.model;
@@ -150,9 +151,11 @@ int rank_load(const struct config *cfg, struct drain *drain, struct rank *k)
     return exit_code_of(step, r);
 }
 
-/* ---- join -------------------------------------------------------------------------------------------- */
+/* ---- join
+ * -------------------------------------------------------------------------------------------- */
 
-/* The failure of a group must end this process even while its round's thread computes for seconds. */
+/* The failure of a group must end this process even while its round's thread computes for
+ * seconds. */
 static void *end_soon(void *arg)
 {
     clock_sleep((int64_t)(intptr_t)arg * NS_PER_MS);
@@ -325,7 +328,8 @@ static void dry_window(struct rank *k, struct exec *x, int slots, int rows_each,
     k->drafter->ops->propose(k->drafter, x, k->pool, &p, sampled);
 }
 
-/* Scratch for the largest prompt chunk, the largest shared window, and the largest chunk with logits. */
+/* Scratch for the largest prompt chunk, the largest shared window, and the largest chunk with
+ * logits. */
 static int open_arena(struct rank *k)
 {
     int logits = k->win->rows_max < WINDOW_ROWS_SHARED ? k->win->rows_max : WINDOW_ROWS_SHARED;
@@ -378,7 +382,8 @@ int rank_join(struct rank *k, struct group_hub *hub)
     return exit_code_of(STEP_DEVICE, r);
 }
 
-/* ---- end --------------------------------------------------------------------------------------------- */
+/* ---- end
+ * --------------------------------------------------------------------------------------------- */
 
 int rank_broken(struct rank *k, int r, const char *fmt, ...)
 {

@@ -118,7 +118,7 @@ struct header_case {
 static const struct header_case headers[] = {
     { "magic", 0, 1, "not a pack" },
     { "last byte of the magic", 7, 1, "not a pack" },
-    { "version", 8, 3, "version 2, this program reads 1" },
+    { "version", 8, 1, "this program reads 2" },
     { "not complete", 12, 1, "unfinished" },
     { "file size", 16, 1, "truncated?" },
     { "file size beyond 2^63", 23, 0x80, "truncated?" },
@@ -207,6 +207,10 @@ enum lie {
     LIE_DIGEST_SHORT,
     LIE_END_EARLY,
     LIE_END_LATE,
+    LIE_UNIT_0,
+    LIE_LAYOUTS,
+    LIE_QUANT_OF_A_VEC,
+    LIE_BITS_OF_F32,
     LIES
 };
 
@@ -245,6 +249,10 @@ static const char *const lie_names[LIES] = {
     [LIE_DIGEST_SHORT] = "digest of 14 bytes",
     [LIE_END_EARLY] = "data ends before the last weight",
     [LIE_END_LATE] = "space behind the last weight",
+    [LIE_UNIT_0] = "widths in units of 0",
+    [LIE_LAYOUTS] = "a third layout",
+    [LIE_QUANT_OF_A_VEC] = "vector of MXFP4",
+    [LIE_BITS_OF_F32] = "f32 with a width",
 };
 
 static void tell_lie(struct pack_toc *t, enum lie lie)
@@ -350,6 +358,18 @@ static void tell_lie(struct pack_toc *t, enum lie lie)
         r->d.kind = WEIGHT_VEC;
         r->d.cols = 1;
         break;
+    case LIE_UNIT_0:
+        t->width_unit = 0;
+        break;
+    case LIE_LAYOUTS:
+        t->layouts = 4;
+        break;
+    case LIE_QUANT_OF_A_VEC:
+        v->dtype = DTYPE_MXFP4;
+        break;
+    case LIE_BITS_OF_F32:
+        m->q.bits2 = 6;
+        break;
     default:
         break;
     }
@@ -387,6 +407,8 @@ static void toc_of_three(struct pack_toc *t, struct pack_weight w[3], int64_t co
     w[0].digest[14] = 0x78;
     *t = (struct pack_toc){ .family = (char *)"test",
                             .ranks = 1,
+                            .width_unit = 1,
+                            .layouts = PACK_CPU,
                             .blob = { { "config.json", "{}", 2 } },
                             .n_blobs = 1,
                             .weight = w,
