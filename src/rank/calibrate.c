@@ -1,4 +1,5 @@
-/* calibrate.c owns the text and the schedule of the measurement; what a window is and costs is not its business. */
+/* calibrate.c owns the text and the schedule of the measurement; what a window is and costs is not
+ * its business. */
 #include "src/rank/calibrate.h"
 
 #include "src/base/clock.h"

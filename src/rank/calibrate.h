@@ -1,12 +1,14 @@
-/* calibrate - measures what windows and draft passes cost on these ranks, before the first request. */
+/* calibrate - measures what windows and draft passes cost on these ranks, before the first
+ * request. */
 #ifndef TANDEM_RANK_CALIBRATE_H
 #define TANDEM_RANK_CALIBRATE_H
 
 #include "src/draft/depth.h"
 #include "src/rank/round.h"
 
-/* calibrate_run - windows of 1 .. block + 1 rows of a fixed text behind a fixed prompt, dropped each time so that every
- * run sees the same state, in cycles so that a drifting clock reaches all alike; then draft passes. Medians.
+/* calibrate_run - windows of 1 .. block + 1 rows of a fixed text behind a fixed prompt, dropped
+ * each time so that every run sees the same state, in cycles so that a drifting clock reaches all
+ * alike; then draft passes. Medians.
  *
  * in       rank 0, no request in any slot, a drafter that proposes
  * errors   1 the context is too short to measure in; of round.h */

@@ -1,4 +1,5 @@
-/* cmd_demo.c owns the demonstration: real prompts, drafted and then serially, compared token for token. */
+/* cmd_demo.c owns the demonstration: real prompts, drafted and then serially, compared token for
+ * token. */
 #include "src/base/file.h"
 #include "src/base/log.h"
 #include "src/model/family.h"
@@ -42,7 +43,8 @@ static int is_prompt(const struct dirent *e)
     return dot && dot != e->d_name && strcmp(dot, ".txt") == 0;
 }
 
-/* A prompt's text is taken as it is, but for the newline that an editor leaves at the end; markers in it count. */
+/* A prompt's text is taken as it is, but for the newline that an editor leaves at the end; markers
+ * in it count. */
 static int read_item(struct item *it, const char *folder, const char *name,
                      const struct tokenizer *t)
 {
@@ -130,7 +132,8 @@ static bool same(const struct item *it)
            (a->text.bytes == 0 || memcmp(a->text.s, b->text.s, a->text.bytes) == 0);
 }
 
-/* Streams every reply, then decodes it again without drafts: the serial text is found, not assumed. */
+/* Streams every reply, then decodes it again without drafts: the serial text is found, not
+ * assumed. */
 static int run_all(struct demo *d, struct lead *l)
 {
     int err = 0;

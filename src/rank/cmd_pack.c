@@ -11,7 +11,8 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Packs of one split that do not belong together are worse than none: their set digests must be equal. */
+/* Packs of one split that do not belong together are worse than none: their set digests must be
+ * equal. */
 static int verify(const char *path, uint8_t set[SET_DIGEST_BYTES], bool first)
 {
     struct pack *p;

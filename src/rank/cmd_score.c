@@ -38,7 +38,8 @@ static int prepare(struct job *j, struct rank *k)
     return code;
 }
 
-/* The n largest, largest first, of equal ones the lower id first: insertion into a short sorted list. */
+/* The n largest, largest first, of equal ones the lower id first: insertion into a short sorted
+ * list. */
 static void find_top(const float *z, int vocab, int n, int *top)
 {
     int have = 0;

@@ -1,4 +1,5 @@
-/* exit_code.c owns the table from errors to exit codes; codes of a group that fails are control.c's. */
+/* exit_code.c owns the table from errors to exit codes; codes of a group that fails are
+ * control.c's. */
 #include "src/rank/exit_code.h"
 
 #include <errno.h>

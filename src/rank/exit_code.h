@@ -1,7 +1,9 @@
-/* exit_code - what the process says to its parent, and which error of which step becomes which code.
+/* exit_code - what the process says to its parent, and which error of which step becomes which
+ * code.
  *
- * Errors travel as negative errno. The same errno means different things in different steps: a missing file is a
- * missing file everywhere, but nonsense in a config is 78 and nonsense in a model is 65.
+ * Errors travel as negative errno. The same errno means different things in different steps: a
+ * missing file is a missing file everywhere, but nonsense in a config is 78 and nonsense in a model
+ * is 65.
  */
 #ifndef TANDEM_RANK_EXIT_CODE_H
 #define TANDEM_RANK_EXIT_CODE_H

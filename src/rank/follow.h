@@ -4,7 +4,8 @@
 
 #include "src/rank/round.h"
 
-/* follow_run - until rank 0's STOP. A signal to this rank alone is told to rank 0, which then stops all.
+/* follow_run - until rank 0's STOP. A signal to this rank alone is told to rank 0, which then stops
+ * all.
  * errors   as the calls of round.h */
 int follow_run(struct rounds *r);
 

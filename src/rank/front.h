@@ -12,7 +12,8 @@ int front_open(int fd, struct front **out);
 /* front_text - bytes of text, copied. From one thread. */
 void front_text(struct front *f, const char *text, size_t bytes);
 
-/* front_failed - the first error of a write, 0 if none: nobody reads any more, or the disk is full. Any thread. */
+/* front_failed - the first error of a write, 0 if none: nobody reads any more, or the disk is full.
+ * Any thread. */
 int front_failed(const struct front *f);
 
 /* front_close - after everything has been written; the first error, logged. NULL is fine. */

@@ -1,7 +1,8 @@
-/* job - a command that needs ranks: opens those of this process, lets rank 0 lead and the others follow.
+/* job - a command that needs ranks: opens those of this process, lets rank 0 lead and the others
+ * follow.
  *
- * Ranks are this process alone, or with `link = loop` threads of it. Rank 0 checks what was asked before it meets
- * anybody, so a wrong prompt ends in an error at once.
+ * Ranks are this process alone, or with `link = loop` threads of it. Rank 0 checks what was asked
+ * before it meets anybody, so a wrong prompt ends in an error at once.
  */
 #ifndef TANDEM_RANK_JOB_H
 #define TANDEM_RANK_JOB_H

@@ -1,8 +1,10 @@
-/* landing - which of the tokens that the ranks accepted become part of a reply, and what text they add.
+/* landing - which of the tokens that the ranks accepted become part of a reply, and what text they
+ * add.
  *
- * Tokens are walked in order, and the first reason to end decides: an end token before a stop string before the limit at
- * the same token. What lies behind is as if it had never been produced. The token that ends a reply is the last of its
- * ids; an end token has no text, and text ends before a stop string.
+ * Tokens are walked in order, and the first reason to end decides: an end token before a stop
+ * string before the limit at the same token. What lies behind is as if it had never been produced.
+ * The token that ends a reply is the last of its ids; an end token has no text, and text ends
+ * before a stop string.
  */
 #ifndef TANDEM_RANK_LANDING_H
 #define TANDEM_RANK_LANDING_H
@@ -47,7 +49,8 @@ bool landing_is_end(const struct landing *l, int32_t tok);
  * errors   -ENOMEM; else how many of them landed, 1 .. n */
 int landing_take(struct landing *l, const int32_t *tok, int n, enum finish *f);
 
-/* landing_cut - the reply ends here for another reason: what was held back becomes text.   errors   -ENOMEM */
+/* landing_cut - the reply ends here for another reason: what was held back becomes text.
+ * errors   -ENOMEM */
 int landing_cut(struct landing *l);
 
 void landing_free(struct landing *l);

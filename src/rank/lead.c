@@ -91,7 +91,8 @@ bool lead_leaving(const struct lead *l)
     return atomic_load(&k->drain->asked) || (k->group && group_stopping(k->group));
 }
 
-/* ---- requests ---------------------------------------------------------------------------------------- */
+/* ---- requests
+ * ---------------------------------------------------------------------------------------- */
 
 static void done(struct stream *s, enum finish f)
 {
@@ -171,7 +172,8 @@ int lead_add(struct lead *l, const struct request *q, struct reply *out)
     return admit(l, slot);
 }
 
-/* ---- prompts ----------------------------------------------------------------------------------------- */
+/* ---- prompts
+ * ----------------------------------------------------------------------------------------- */
 
 static int first_pass(struct lead *l, int slot)
 {
@@ -198,7 +200,8 @@ static int prompt_step(struct lead *l, int slot)
     return s->filled == s->q.n - 1 ? first_pass(l, slot) : 0;
 }
 
-/* ---- drafts ------------------------------------------------------------------------------------------ */
+/* ---- drafts
+ * ------------------------------------------------------------------------------------------ */
 
 /* The newest pass's drafts for this slot, cut to what may become text. */
 static void offer(struct lead *l, int slot)
@@ -253,7 +256,8 @@ static void choose_depth(struct lead *l, int slot, bool alone)
         s->k = 1; /* a shared round has paid for the pass and the wider window already */
 }
 
-/* ---- what lands ----------------------------------------------------------------------------------------- */
+/* ---- what lands
+ * ----------------------------------------------------------------------------------------- */
 
 static void say(struct stream *s, size_t before)
 {
@@ -318,7 +322,8 @@ static int leave(struct lead *l, int slot, enum finish f)
     return err;
 }
 
-/* ---- rounds ------------------------------------------------------------------------------------------ */
+/* ---- rounds
+ * ------------------------------------------------------------------------------------------ */
 
 static int decoding(const struct lead *l)
 {

@@ -1,8 +1,11 @@
-/* lead - rank 0's decisions: who gets a slot, what runs next, how deep to draft, what lands and when a reply ends.
+/* lead - rank 0's decisions: who gets a slot, what runs next, how deep to draft, what lands and
+ * when a reply ends.
  *
- *   add -> prompt chunks -> rounds ... -> done        step runs one chunk or one round over all streams
+ *   add -> prompt chunks -> rounds ... -> done        step runs one chunk or one round over all
+ *                                                     streams
  *
- * A reply is a function of its request alone: neither drafts nor company nor the depth chosen can change it.
+ * A reply is a function of its request alone: neither drafts nor company nor the depth chosen can
+ * change it.
  */
 #ifndef TANDEM_RANK_LEAD_H
 #define TANDEM_RANK_LEAD_H
@@ -31,8 +34,7 @@ struct request {
 
 /* What came of it. Starts as { 0 }; reply_free frees it. */
 struct reply {
-    int32_t *
-        ids; /* landed tokens; an end token is the last of them, and so is the one that completes a stop */
+    int32_t *ids; /* landed tokens, with the end token, or the one that completes a stop, at the end */
     int n;
     struct text text; /* without special tokens, ends before a stop string */
     enum finish finish;
@@ -51,10 +53,12 @@ void lead_close(struct lead *l);
 void lead_costs(struct lead *l, const struct cost_table *t);
 
 /* lead_add - give a request a slot; out stays the caller's and is filled until the stream is done.
- * errors   1 no slot is free; -EINVAL the prompt is longer than the context, both numbers named; of round.h */
+ * errors   1 no slot is free; -EINVAL the prompt is longer than the context, both numbers named; of
+ *          round.h */
 int lead_add(struct lead *l, const struct request *q, struct reply *out);
 
-/* lead_step - the next chunk or round. When a signal or a peer asks to leave, streams end as interrupted instead.
+/* lead_step - the next chunk or round. When a signal or a peer asks to leave, streams end as
+ * interrupted instead.
  * errors   1 no stream is left; of round.h */
 int lead_step(struct lead *l);
 

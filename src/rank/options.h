@@ -1,4 +1,5 @@
-/* options - the command line: one table gives parsing, the list of what a command takes, and its help. */
+/* options - the command line: one table gives parsing, the list of what a command takes, and its
+ * help. */
 #ifndef TANDEM_RANK_OPTIONS_H
 #define TANDEM_RANK_OPTIONS_H
 

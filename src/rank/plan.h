@@ -3,7 +3,8 @@
  *   ADMIT      a request takes a slot: its prompt, seed and sampler
  *   FILL       a chunk of the prompt runs: rows start .. end - 1
  *   DRAFT      a draft pass for slots whose prompt has run
- *   ROUND      what the last round landed, this round's windows with all ids, draft passes behind them
+ *   ROUND      what the last round landed, this round's windows with all ids, draft passes behind
+ *              them
  *   KEEP       what the last round landed when no round follows
  *   SCORE      a chunk of known rows with logits, gathered on every rank
  *   CALIBRATE  a window that is dropped, or a draft pass that nobody uses
@@ -11,9 +12,10 @@
  *   CLOCK      at the start, a few times: rank 0's clock, for the comparison in clocks.h
  *   STOP       the group ends as planned
  *
- * Rank 0 encodes and obeys; followers decode and obey. Decoding trusts nothing: a word is used after its check,
- * bits without a meaning are zero, and what a follower cannot check alone (positions) is checked where it is
- * obeyed. The frames below are plan_box.h's; layouts are in docs/DECODE.md "plan frame".
+ * Rank 0 encodes and obeys; followers decode and obey. Decoding trusts nothing: a word is used
+ * after its check, bits without a meaning are zero, and what a follower cannot check alone
+ * (positions) is checked where it is obeyed. The frames below are plan_box.h's; layouts are in
+ * docs/DECODE.md "plan frame".
  */
 #ifndef TANDEM_RANK_PLAN_H
 #define TANDEM_RANK_PLAN_H
@@ -127,7 +129,8 @@ struct plan_calibrate {
 /* plan_words - room for the longest message of these bounds. */
 size_t plan_words(const struct plan_bounds *b);
 
-/* plan_put_* - encode into word[]; the result is the number of words. Asserts what decoding checks. */
+/* plan_put_* - encode into word[]; the result is the number of words. Asserts what decoding
+ * checks. */
 size_t plan_put_admit(const struct plan_admit *p, uint64_t *word);
 size_t plan_put_span(const struct plan_span *p, uint64_t *word);
 size_t plan_put_draft(const struct plan_draft *p, uint64_t *word);

@@ -13,8 +13,8 @@ struct prompt {
     int n;
 };
 
-/* prompt_read - by --prompt, --prompt-file or --ids. Texts get the begin token in front unless --no-bos; ids are taken
- * as they are, each below `vocab`.
+/* prompt_read - by --prompt, --prompt-file or --ids. Texts get the begin token in front unless
+ * --no-bos; ids are taken as they are, each below `vocab`.
  * result   an exit code: 66 no such file, 65 not UTF-8, not ids, or none at all
  * owns     ids; the caller frees them */
 int prompt_read(const struct options *o, const struct tokenizer *t, int vocab, struct prompt *out);

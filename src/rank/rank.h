@@ -1,7 +1,9 @@
 /* rank - everything that one rank owns, opened in order and closed in reverse.
  *
- *   load   pack, config, model, drafter, tokenizer: what a prompt can be checked against, no other rank needed
- *   join   the group; then sums, plan, device, weights, states, buffers; every rank meets at its end
+ *   load   pack, config, model, drafter, tokenizer: what a prompt can be checked against, no other
+ *          rank needed
+ *   join   the group; then sums, plan, device, weights, states, buffers; every rank meets at its
+ *          end
  *
  * After a failed join, or any error of a round, the process leaves: nothing is repaired.
  */

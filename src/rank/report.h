@@ -6,7 +6,8 @@
 
 #include <stdio.h>
 
-/* report_reply - the log's lines about a finished reply: speed, tokens a round, acceptance, where the time went. */
+/* report_reply - the log's lines about a finished reply: speed, tokens a round, acceptance, where
+ * the time went. */
 void report_reply(const struct reply *r, const struct rounds *of);
 
 /* One line of the table. */

@@ -1,7 +1,8 @@
-/* ring - hands work from the round's thread to a thread that may block: text for a terminal, lines for a file.
+/* ring - hands work from the round's thread to a thread that may block: text for a terminal, lines
+ * for a file.
  *
- * One thread puts, the ring's own thread takes. A put copies and returns; it waits only when the ring is full, that
- * is when the other side has been stuck for a whole ring.
+ * One thread puts, the ring's own thread takes. A put copies and returns; it waits only when the
+ * ring is full, that is when the other side has been stuck for a whole ring.
  */
 #ifndef TANDEM_RANK_RING_H
 #define TANDEM_RANK_RING_H

@@ -1,4 +1,5 @@
-/* round.c owns what a rank does for each order, its share of the log and its comparison with rank 0. */
+/* round.c owns what a rank does for each order, its share of the log and its comparison with rank
+ * 0. */
 #include "src/rank/round.h"
 
 #include "kernels/backend.h"
@@ -79,7 +80,8 @@ int round_close(struct rounds *r)
     return err;
 }
 
-/* ---- shared steps ------------------------------------------------------------------------------------ */
+/* ---- shared steps
+ * ------------------------------------------------------------------------------------ */
 
 /* Rank 0 never sends this: the order and this rank's state do not fit together. */
 __attribute__((format(printf, 4, 5))) static int refuse(struct rounds *r, enum plan_op op, int slot,
@@ -158,7 +160,8 @@ static void collect(struct rounds *r)
     }
 }
 
-/* ---- requests ---------------------------------------------------------------------------------------- */
+/* ---- requests
+ * ---------------------------------------------------------------------------------------- */
 
 /* The prompt's last token is the pending one: no window has chosen it. */
 static void set_pending(struct rounds *r, int slot)
@@ -346,7 +349,8 @@ int round_calibrate(struct rounds *r, const struct plan_calibrate *p, int64_t *n
     return 0;
 }
 
-/* ---- rounds ------------------------------------------------------------------------------------------ */
+/* ---- rounds
+ * ------------------------------------------------------------------------------------------ */
 
 /* Rank 0's word about a window against this rank's own outcome. */
 static int compare(struct rounds *r, const struct plan_commit *c)
@@ -491,8 +495,9 @@ static int stage_timed(struct rounds *r)
     return err;
 }
 
-/* The queue's part of a round. On host backends every call has run when it returns, so the clock says where the time
- * went; elsewhere the calls only launch, and all that the device does until the queue is empty is the window's. */
+/* The queue's part of a round. On host backends every call has run when it returns, so the clock
+ * says where the time went; elsewhere the calls only launch, and all that the device does until the
+ * queue is empty is the window's. */
 static int run_window(struct rounds *r, const struct plan_round *p)
 {
     struct rank *k = r->k;

@@ -1,10 +1,11 @@
 /* round - carries out rank 0's orders on one rank; the same calls on every rank, in the same order.
  *
- *   ROUND:  keep (what the last round landed) -> window -> forward -> accept -> commit -> observe -> propose -> wait
+ *   ROUND:  keep (what the last round landed) -> window -> forward -> accept -> commit -> observe
+ *           -> propose -> wait
  *
- * Rank 0 calls these with what it decided, followers with what they decoded (order.h, follow.h). Every rank computes
- * every outcome; a follower compares its own with rank 0's, which arrives with the next order, and the digest over all
- * outcomes so far. Nothing here decides anything.
+ * Rank 0 calls these with what it decided, followers with what they decoded (order.h, follow.h).
+ * Every rank computes every outcome; a follower compares its own with rank 0's, which arrives with
+ * the next order, and the digest over all outcomes so far. Nothing here decides anything.
  *
  * errors   of every call: a negative errno after rank_broken; the group is over then
  */
@@ -68,14 +69,17 @@ int round_draft(struct rounds *r, const struct plan_draft *p);
 int round_keep(struct rounds *r, const struct plan_keep *p);
 int round_release(struct rounds *r, int slot);
 
-/* round_score - run known rows with logits; fn, if not NULL, gets the logits of every row in turn. */
+/* round_score - run known rows with logits; fn, if not NULL, gets the logits of every row in
+ * turn. */
 typedef void score_fn(void *arg, int pos, const float *logits);
 int round_score(struct rounds *r, const struct plan_span *p, score_fn *fn, void *arg);
 
-/* round_calibrate - a window that is dropped or a draft pass that nobody uses; *ns: how long it took. */
+/* round_calibrate - a window that is dropped or a draft pass that nobody uses; *ns: how long it
+ * took. */
 int round_calibrate(struct rounds *r, const struct plan_calibrate *p, int64_t *ns);
 
-/* round_record_done - the record of the last round is complete: add it up and hand it to the log. */
+/* round_record_done - the record of the last round is complete: add it up and hand it to the
+ * log. */
 void round_record_done(struct rounds *r);
 
 #endif

@@ -1,4 +1,5 @@
-/* roundlog.c owns the files of lines; what is added up is tally.c's, who fills a record is in round.c and lead.c. */
+/* roundlog.c owns the files of lines; what is added up is tally.c's, who fills a record is in
+ * round.c and lead.c. */
 #include "src/rank/roundlog.h"
 
 #include "src/base/clock.h"
@@ -31,7 +32,8 @@ struct roundlog {
     struct tally sums;
 };
 
-/* ---- lines ------------------------------------------------------------------------------------------- */
+/* ---- lines
+ * ------------------------------------------------------------------------------------------- */
 
 /* Nanoseconds to a tenth of a microsecond. */
 static void put_us(struct json_writer *w, const char *key, int64_t ns)
@@ -141,7 +143,8 @@ static void put_line(struct roundlog *l, const struct round_record *r)
     json_end_object(w);
 }
 
-/* ---- sums -------------------------------------------------------------------------------------------- */
+/* ---- sums
+ * -------------------------------------------------------------------------------------------- */
 
 static double per(double a, double b)
 {
@@ -202,7 +205,8 @@ static void put_sums(struct roundlog *l, const struct tally *t)
     json_end_object(w);
 }
 
-/* Where host time went, by the names of the steps; a part stands behind the phase that it belongs to. */
+/* Where host time went, by the names of the steps; a part stands behind the phase that it belongs
+ * to. */
 static void put_phases(struct roundlog *l, const struct tally *t)
 {
     const struct {
@@ -254,7 +258,8 @@ static void write_phases(struct roundlog *l)
     json_writer_reset(&l->w);
 }
 
-/* ---- the writer's thread -------------------------------------------------------------------------------- */
+/* ---- the writer's thread
+ * -------------------------------------------------------------------------------- */
 
 static void take_records(void *arg, const void *data, size_t n)
 {

@@ -1,8 +1,9 @@
-/* roundlog - what every round did and how long each part took: one JSON line a round, and the sums of all rounds.
+/* roundlog - what every round did and how long each part took: one JSON line a round, and the sums
+ * of all rounds.
  *
- * The round fills a fixed record; another thread adds records up and turns them into lines of <folder>/rank<r>.jsonl,
- * and every 64 rounds rewrites the phases in <folder>/rank<r>.phases.json. Fields and definitions are in
- * docs/DECODE.md "round log".
+ * The round fills a fixed record; another thread adds records up and turns them into lines of
+ * <folder>/rank<r>.jsonl, and every 64 rounds rewrites the phases in <folder>/rank<r>.phases.json.
+ * Fields and definitions are in docs/DECODE.md "round log".
  */
 #ifndef TANDEM_RANK_ROUNDLOG_H
 #define TANDEM_RANK_ROUNDLOG_H
@@ -21,7 +22,8 @@ struct roundlog;
  * errors   -EACCES, -ENOSPC ... of a file; -ENOMEM, -EAGAIN; logged */
 int roundlog_open(const char *folder, const struct roundlog_about *a, struct roundlog **out);
 
-/* roundlog_put - from the round's thread; no lock, no wait while the writer keeps up. NULL is fine. */
+/* roundlog_put - from the round's thread; no lock, no wait while the writer keeps up. NULL is
+ * fine. */
 void roundlog_put(struct roundlog *l, const struct round_record *r);
 
 /* roundlog_sums - of the records that the writer has seen so far. Any thread. */

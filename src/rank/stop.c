@@ -1,4 +1,5 @@
-/* stop.c owns the search for stop strings; which tokens are special and what bytes they have is the tokenizer's. */
+/* stop.c owns the search for stop strings; which tokens are special and what bytes they have is the
+ * tokenizer's. */
 #include "src/rank/stop.h"
 
 #include "src/base/utf8.h"

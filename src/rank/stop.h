@@ -1,8 +1,9 @@
 /* stop - finds stop strings in text that arrives token by token, and lets through what is certain.
  *
- * Bytes go in as tokens give them; whole characters come out. What could still become a stop string, or half a
- * character, is held back until later bytes decide. The stop string that is complete first wins, of those that end
- * at the same byte the longest: the text ends before it. Feed landed tokens only: nothing here can be taken back.
+ * Bytes go in as tokens give them; whole characters come out. What could still become a stop
+ * string, or half a character, is held back until later bytes decide. The stop string that is
+ * complete first wins, of those that end at the same byte the longest: the text ends before it.
+ * Feed landed tokens only: nothing here can be taken back.
  *
  *   add, add, ...  1: a stop is complete, out has the last text and the scanner takes no more
  *   end            the text ended otherwise: what was held comes out, half a character as U+FFFD
@@ -23,10 +24,12 @@ struct stop_scan {
     struct text held; /* bytes not yet let through */
 };
 
-/* stop_check - whether a string may be a stop.   errors   -EINVAL empty, too long or no UTF-8; logged */
+/* stop_check - whether a string may be a stop.   errors   -EINVAL empty, too long or no UTF-8;
+ * logged */
 int stop_check(const char *stop);
 
-/* stop_init - scan for n checked strings, which stay where they are. stop_free may be called twice. */
+/* stop_init - scan for n checked strings, which stay where they are. stop_free may be called
+ * twice. */
 void stop_init(struct stop_scan *s, const char *const *stop, int n);
 void stop_free(struct stop_scan *s);
 

@@ -1,4 +1,5 @@
-/* fuzz_plan.c - any words as any order: refused or decoded, and what was decoded encodes to the same words. */
+/* fuzz_plan.c - any words as any order: refused or decoded, and what was decoded encodes to the
+ * same words. */
 #include "src/base/log.h"
 #include "src/rank/plan.h"
 

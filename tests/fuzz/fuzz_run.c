@@ -1,5 +1,5 @@
-/* fuzz_run.c - runs a fuzz target without a fuzzer: made-up inputs in which small numbers are common, since most of what is
- * checked is a range. usage: fuzz_x [RUNS [SEED]]
+/* fuzz_run.c - runs a fuzz target without a fuzzer: made-up inputs in which small numbers are
+ * common, since most of what is checked is a range. usage: fuzz_x [RUNS [SEED]]
  */
 #include "src/base/rng.h"
 

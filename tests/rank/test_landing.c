@@ -1,7 +1,7 @@
 /* test_landing.c - end tokens, stop strings and limits inside accepted blocks of a made-up target.
  *
- * The target is a list of tokens; a drafter that is right for some of them cuts the list into blocks. Whatever the blocks,
- * ids, text and reason must be those of one token a round.
+ * The target is a list of tokens; a drafter that is right for some of them cuts the list into
+ * blocks. Whatever the blocks, ids, text and reason must be those of one token a round.
  */
 #include "src/rank/landing.h"
 
@@ -180,7 +180,8 @@ static const struct landing_case cases[] = {
 
 static const int32_t ends[] = { END_A, END_B, END_C };
 
-/* Blocks of the target's tokens, sizes from the bits of `cuts`: a set bit ends a block behind that token. */
+/* Blocks of the target's tokens, sizes from the bits of `cuts`: a set bit ends a block behind that
+ * token. */
 static void run(const struct landing_case *c, unsigned cuts)
 {
     const char *stop[2] = { c->stop, c->stop2 };

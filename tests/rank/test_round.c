@@ -1,6 +1,8 @@
-/* test_round.c - two ranks as threads that must agree: what a follower refuses, and that the group then ends on both.
+/* test_round.c - two ranks as threads that must agree: what a follower refuses, and that the group
+ * then ends on both.
  *
- * Rank 0 sends orders by hand. A case changes what rank 0 believes or sends, as a rank that computes wrong would.
+ * Rank 0 sends orders by hand. A case changes what rank 0 believes or sends, as a rank that
+ * computes wrong would.
  */
 #include "src/model/slot.h"
 #include "src/rank/follow.h"
