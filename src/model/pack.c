@@ -604,6 +604,11 @@ void pack_close(struct pack *p)
     free(p);
 }
 
+const char *pack_name(const struct pack *p)
+{
+    return p->path;
+}
+
 const void *pack_base(const struct pack *p, size_t *bytes)
 {
     *bytes = p->bytes;

@@ -108,6 +108,12 @@ void pack_list(const struct pack *p, void *out);
 int pack_rows_fd(const struct pack *p, int table, int column, int *fd, uint64_t *offset,
                  int64_t *rows);
 
+/* pack_rows_size - rows of all row tables here, and bytes of the longest; 0 and 0 without tables. */
+void pack_rows_size(const struct pack *p, uint64_t *rows, size_t *longest);
+
+/* pack_name - the path it was opened by, for messages. */
+const char *pack_name(const struct pack *p);
+
 /* source_digest - cheap key of a checkpoint folder for the cache: SHA-256 over config, tokenizer,
  * index, shard headers, sizes and mtimes. Never compared between machines.
  * errors   -ENOENT no config.json or a shard is missing; -EINVAL a broken index or shard */

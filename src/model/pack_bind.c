@@ -181,6 +181,21 @@ int pack_rows_fd(const struct pack *p, int table, int column, int *fd, uint64_t 
     return 0;
 }
 
+void pack_rows_size(const struct pack *p, uint64_t *rows, size_t *longest)
+{
+    *rows = 0;
+    *longest = 0;
+    for (int i = 0; i < p->n_tables; i++) {
+        const struct pack_weight *w = &p->toc.weight[p->table[i]];
+        size_t bytes = (size_t)pack_row_bytes(w);
+
+        for (int64_t c = 0; c < w->d.count; c++)
+            *rows += (uint64_t)w->column_rows[c];
+        if (bytes > *longest)
+            *longest = bytes;
+    }
+}
+
 static int verify_weight(struct pack *p, const struct pack_weight *w, struct xxh3 *hash, void *buf)
 {
     uint8_t digest[XXH3_BYTES];

@@ -294,7 +294,11 @@ static int open_state(struct rank *k)
     if (r == 0)
         r = k->drafter->ops->ready(k->drafter, k->dev, k->pool);
     if (r == 0)
-        r = row_store_pread_open(k->pack, &k->rows);
+        r = row_store_open(&(struct row_store_settings){ .pack = k->pack,
+                                                         .io = k->cfg.engram_io,
+                                                         .cache_bytes = k->cfg.engram_cache,
+                                                         .wait_limit_ms = k->cfg.wait_limit_ms },
+                           &k->rows);
     if (r == 0)
         r = window_open(k->dev, k->model, rows_max(k), &k->win);
     if (r == 0)

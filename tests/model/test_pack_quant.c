@@ -683,7 +683,12 @@ static void expect_rows(struct pack *p, const struct rows *r, const float *want,
     struct row_store *s;
     int64_t before = 0;
 
-    cr_assert(eq(int, row_store_pread_open(p, &s), 0));
+    cr_assert(eq(int,
+                 row_store_open(
+                     &(struct row_store_settings){
+                         .pack = p, .io = "auto", .cache_bytes = 1 << 16, .wait_limit_ms = 10000 },
+                     &s),
+                 0));
     for (int c = 0; c < r->t.first; c++)
         before += r->prime[c];
     for (int c = 0; c < r->t.count; c++)
@@ -795,7 +800,13 @@ Test(pack_quant, rows_in_exl3_have_the_bias_of_their_head)
             struct row_store *s;
             uint16_t none[160] = { 0 };
 
-            cr_assert(eq(int, row_store_pread_open(p, &s), 0));
+            cr_assert(eq(int,
+                         row_store_open(&(struct row_store_settings){ .pack = p,
+                                                                      .io = "auto",
+                                                                      .cache_bytes = 1 << 16,
+                                                                      .wait_limit_ms = 10000 },
+                                        &s),
+                         0));
             cr_assert(eq(int, s->ops->ask(s, &r.t, 0, column, row, 4), 0));
             cr_assert(eq(int, s->ops->take(s, 0, v), 0));
             ngram_row(rows + words, i ? 6 : 4, none, other);

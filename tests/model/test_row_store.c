@@ -2,9 +2,12 @@
 #include <criterion/new/assert.h>
 
 #include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "src/base/clock.h"
 #include "src/model/pack.h"
 #include "src/model/row_store.h"
 #include "src/model/source.h"
@@ -14,15 +17,39 @@
 #define COLS 5
 #define N 40
 
-/* Every implementer is held to the same cases. */
+#define LIMIT_MS 80
+
+/* Every implementer is held to the same cases, with a cache and without. */
 static const struct {
-    const char *name;
-    int (*open)(struct pack *p, struct row_store **out);
+    const char *name, *io;
+    size_t cache;
+    bool answers_late; /* goes on while the disk does not answer */
 } stores[] = {
-    { "pread", row_store_pread_open },
+    { "pread", "pread", 1 << 16, false },
+    { "pread without a cache", "pread", 0, false },
+    { "uring", "uring", 1 << 16, true },
+    { "uring without a cache", "uring", 0, true },
+    { "uring with room for a few rows", "uring", 300, true },
 };
 
 #define N_STORES (sizeof(stores) / sizeof(stores[0]))
+
+/* NULL where the kernel or the build has no such store: said, not passed over. */
+static struct row_store *store_open(size_t k, struct pack *p)
+{
+    struct row_store_settings set = {
+        .pack = p, .io = stores[k].io, .cache_bytes = stores[k].cache, .wait_limit_ms = LIMIT_MS
+    };
+    struct row_store *s;
+    int r = row_store_open(&set, &s);
+
+    if (r == -ENODEV) {
+        cr_log_warn("%s: not on this machine", stores[k].name);
+        return NULL;
+    }
+    cr_assert(eq(int, r, 0));
+    return s;
+}
 
 static const int64_t primes[TABLES][3] = { { 101, 103, 107 }, { 109, 113, 127 } };
 
@@ -104,45 +131,51 @@ static int choose(const struct row_table *t, int table, int n, int32_t *column, 
     return n;
 }
 
+static void same_as_source(struct rig *g, size_t k, enum dtype dtype)
+{
+    struct row_store *s = store_open(k, g->p);
+    int32_t column[TABLES][N];
+    int64_t row[TABLES][N];
+    float got[N * COLS], want[COLS];
+    struct row_store_stats stats;
+    int n[TABLES];
+
+    if (!s)
+        return;
+    for (int t = 0; t < TABLES; t++) { /* both asked before either is taken */
+        n[t] = choose(&g->tables.t[t], t, N, column[t], row[t]);
+        cr_assert(eq(
+            int, s->ops->ask(s, &g->tables.t[t], t ? ROW_TICKETS - 1 : 0, column[t], row[t], n[t]),
+            0));
+    }
+    for (int t = TABLES - 1; t >= 0; t--) {
+        cr_assert(eq(int, s->ops->take(s, t ? ROW_TICKETS - 1 : 0, got), 0));
+        for (int i = 0; i < n[t]; i++) {
+            source_row(g, t, g->tables.t[t].first + column[t][i], row[t][i], want);
+            cr_expect(memcmp(got + i * COLS, want, sizeof(want)) == 0, "%s: table %d, row %d",
+                      stores[k].name, t, i);
+        }
+    }
+    s->ops->stats(s, &stats);
+    cr_expect(eq(ulong, stats.rows, (unsigned long)(n[0] + n[1])));
+    cr_expect(eq(ulong, stats.reads + stats.joined + stats.hits, stats.rows));
+    cr_expect(eq(ulong, stats.bytes, stats.reads * COLS * dtype_bytes(dtype)));
+    cr_expect(eq(int, stats.reads > 0, stats.rows > 0));
+    s->ops->close(s);
+}
+
 Test(row_store, rows_are_those_of_the_source_in_the_order_asked)
 {
-    for (size_t k = 0; k < N_STORES; k++)
-        for (enum dtype dtype = DTYPE_F32; dtype < DTYPE_COUNT; dtype++)
-            for (int ranks = 1; ranks <= 4; ranks++)
-                for (int rank = 0; rank < ranks; rank++) {
-                    int32_t column[TABLES][N];
-                    int64_t row[TABLES][N];
-                    float got[N * COLS], want[COLS];
-                    struct row_store_stats stats;
-                    struct row_store *s;
-                    struct rig g;
-                    int n[TABLES];
+    for (enum dtype dtype = DTYPE_F32; dtype < DTYPE_COUNT; dtype++)
+        for (int ranks = 1; ranks <= 4; ranks++)
+            for (int rank = 0; rank < ranks; rank++) {
+                struct rig g;
 
-                    rig_open(&g, dtype, rank, ranks);
-                    cr_assert(eq(int, stores[k].open(g.p, &s), 0));
-                    for (int t = 0; t < TABLES; t++) { /* both asked before either is taken */
-                        n[t] = choose(&g.tables.t[t], t, N, column[t], row[t]);
-                        cr_assert(eq(int,
-                                     s->ops->ask(s, &g.tables.t[t], t ? ROW_TICKETS - 1 : 0,
-                                                 column[t], row[t], n[t]),
-                                     0));
-                    }
-                    for (int t = TABLES - 1; t >= 0; t--) {
-                        cr_assert(eq(int, s->ops->take(s, t ? ROW_TICKETS - 1 : 0, got), 0));
-                        for (int i = 0; i < n[t]; i++) {
-                            source_row(&g, t, g.tables.t[t].first + column[t][i], row[t][i], want);
-                            cr_expect(memcmp(got + i * COLS, want, sizeof(want)) == 0,
-                                      "%s: rank %d of %d, table %d, row %d", stores[k].name, rank,
-                                      ranks, t, i);
-                        }
-                    }
-                    s->ops->stats(s, &stats);
-                    cr_expect(eq(ulong, stats.rows, (unsigned long)(n[0] + n[1])));
-                    cr_expect(eq(ulong, stats.bytes, stats.rows * COLS * dtype_bytes(dtype)));
-                    cr_expect(eq(int, stats.reads > 0, stats.rows > 0));
-                    s->ops->close(s);
-                    rig_close(&g);
-                }
+                rig_open(&g, dtype, rank, ranks);
+                for (size_t k = 0; k < N_STORES; k++)
+                    same_as_source(&g, k, dtype);
+                rig_close(&g);
+            }
 }
 
 struct ask_case {
@@ -174,11 +207,10 @@ Test(row_store, asks_out_of_range_are_refused_and_leave_the_ticket_free)
     rig_open(&g, DTYPE_BF16, 0, 1);
     log_sink(keep_line, &line);
     for (size_t k = 0; k < N_STORES; k++) {
-        struct row_store *s;
+        struct row_store *s = store_open(k, g.p);
         float got[COLS];
 
-        cr_assert(eq(int, stores[k].open(g.p, &s), 0));
-        for (size_t i = 0; i < sizeof(asks) / sizeof(asks[0]); i++) {
+        for (size_t i = 0; s && i < sizeof(asks) / sizeof(asks[0]); i++) {
             const struct ask_case *c = &asks[i];
             int r = s->ops->ask(s, &g.tables.t[0], c->ticket, &c->column, &c->row, c->n);
 
@@ -186,6 +218,10 @@ Test(row_store, asks_out_of_range_are_refused_and_leave_the_ticket_free)
             cr_expect(eq(int, s->ops->take(s, c->ticket, got), c->result == 0 ? 0 : -EINVAL),
                       "%s: %s", stores[k].name, c->name);
         }
+        if (!s)
+            continue;
+        cr_expect(eq(int, s->ops->warm(s, &g.tables.t[0], &asks[4].column, &asks[0].row, 1),
+                     asks[4].result));
         cr_assert(eq(int, s->ops->ask(s, &g.tables.t[0], 5, &asks[0].column, &asks[0].row, 1), 0));
         cr_expect(
             eq(int, s->ops->ask(s, &g.tables.t[1], 5, &asks[0].column, &asks[0].row, 1), -EINVAL),
@@ -210,19 +246,22 @@ Test(row_store, a_truncated_file_is_an_error)
         int32_t column[2] = { 0, 2 };
         int64_t row[2] = { 0, 126 };
         float got[2 * COLS], want[COLS];
-        struct row_store *s;
+        struct row_store *s = store_open(k, g.p);
         uint64_t offset;
         int64_t rows;
         int fd;
 
+        if (!s)
+            continue;
         cr_assert(eq(int, pack_rows_fd(g.p, g.tables.t[1].id, 2, &fd, &offset, &rows), 0));
-        cr_assert(eq(int, stores[k].open(g.p, &s), 0));
         cr_assert(truncate(g.path, (off_t)offset + 4) == 0);
         memset(got, 0x7f, sizeof(got));
         cr_assert(eq(int, s->ops->ask(s, &g.tables.t[1], 0, column, row, 2), 0));
         line = (struct last_line){ 0 };
         cr_expect(eq(int, s->ops->take(s, 0, got), -EIO), "%s", stores[k].name);
-        cr_expect(strstr(line.text, "table 1") && line.n == 1, "%s: %s", stores[k].name, line.text);
+        cr_expect(strstr(line.text, "table 1 column 2 row 126") &&
+                      strstr(line.text, "the file ends before it") && line.n == 1,
+                  "%s: %s", stores[k].name, line.text);
         for (int i = 0; i < 2 * COLS; i++)
             cr_expect(f32_bits(got[i]) == 0x7f7f7f7f, "%s: out is not written", stores[k].name);
         cr_assert(eq(int, s->ops->ask(s, &g.tables.t[1], 0, column, row, 1), 0));
@@ -231,5 +270,334 @@ Test(row_store, a_truncated_file_is_an_error)
         cr_expect(memcmp(got, want, sizeof(want)) == 0);
         s->ops->close(s);
     }
+    rig_close(&g);
+}
+
+/* Reads of rows asked several times, in one ask and in two that are open at once, and of rows that
+ * were asked before. */
+Test(row_store, a_row_is_read_once_however_often_it_is_asked)
+{
+    struct rig g;
+
+    rig_open(&g, DTYPE_F16, 0, 1);
+    for (size_t k = 0; k < N_STORES; k++) {
+        static const int32_t column[6] = { 0, 1, 0, 2, 1, 0 };
+        static const int64_t row[6] = { 7, 7, 7, 9, 7, 8 }; /* four of them different */
+        struct row_store *s = store_open(k, g.p);
+        struct row_store_stats stats;
+        float got[6 * COLS], want[COLS];
+
+        if (!s)
+            continue;
+        cr_assert(eq(int, s->ops->ask(s, &g.tables.t[0], 0, column, row, 6), 0));
+        cr_assert(eq(int, s->ops->ask(s, &g.tables.t[0], 1, column, row, 6), 0));
+        for (int ticket = 1; ticket >= 0; ticket--) {
+            cr_assert(eq(int, s->ops->take(s, ticket, got), 0));
+            for (int i = 0; i < 6; i++) {
+                source_row(&g, 0, column[i], row[i], want);
+                cr_expect(memcmp(got + i * COLS, want, sizeof(want)) == 0, "%s: row %d",
+                          stores[k].name, i);
+            }
+        }
+        s->ops->stats(s, &stats);
+        cr_expect(eq(ulong, stats.reads, 4), "%s", stores[k].name);
+        cr_expect(eq(ulong, stats.joined, 8), "%s", stores[k].name);
+        cr_assert(eq(int, s->ops->ask(s, &g.tables.t[0], 0, column, row, 6), 0));
+        cr_assert(eq(int, s->ops->take(s, 0, got), 0));
+        s->ops->stats(s, &stats);
+        if (stores[k].cache) {
+            cr_expect(eq(ulong, stats.hits, 6), "%s", stores[k].name);
+            cr_expect(eq(ulong, stats.reads, 4), "%s", stores[k].name);
+        } else {
+            cr_expect(eq(ulong, stats.reads, 8), "%s", stores[k].name);
+        }
+        s->ops->close(s);
+    }
+    rig_close(&g);
+}
+
+/* Many asks, warmings and takes in any order, more rows at once than a store reads at once: every
+ * row is that of the source. */
+Test(row_store, no_order_of_asks_gives_a_wrong_row)
+{
+    enum { MANY = 700, STEPS = 120, OPEN = 5 };
+    struct rig g;
+
+    rig_open(&g, DTYPE_BF16, 0, 1);
+    for (size_t k = 0; k < N_STORES; k++) {
+        struct row_store *s = store_open(k, g.p);
+        static int32_t column[OPEN][MANY];
+        static int64_t row[OPEN][MANY];
+        static float got[MANY * COLS];
+        int n[OPEN] = { 0 }, table[OPEN] = { 0 };
+        bool open[OPEN] = { false };
+
+        for (uint32_t step = 0; s && step < STEPS; step++) {
+            struct philox p = philox4x32(step, 0, 0, 0, 17);
+            int ticket = (int)(p.w[0] % OPEN);
+
+            if (open[ticket]) {
+                cr_assert(eq(int, s->ops->take(s, ticket, got), 0));
+                for (int i = 0; i < n[ticket]; i++) {
+                    float want[COLS];
+
+                    source_row(&g, table[ticket], column[ticket][i], row[ticket][i], want);
+                    cr_assert(memcmp(got + i * COLS, want, sizeof(want)) == 0, "%s: step %u row %d",
+                              stores[k].name, step, i);
+                }
+                open[ticket] = false;
+                continue;
+            }
+            table[ticket] = (int)(p.w[1] % TABLES);
+            n[ticket] = (int)(p.w[2] % 8 ? p.w[3] % 30 : p.w[3] % MANY);
+            for (int i = 0; i < n[ticket]; i++) {
+                struct philox q = philox4x32(step, (uint32_t)i, 1, 0, 17);
+
+                column[ticket][i] = (int32_t)(q.w[0] % 3);
+                row[ticket][i] = q.w[1] % primes[table[ticket]][column[ticket][i]];
+            }
+            if (p.w[2] % 3 == 0) {
+                cr_assert(eq(int,
+                             s->ops->warm(s, &g.tables.t[table[ticket]], column[ticket],
+                                          row[ticket], n[ticket]),
+                             0));
+                continue;
+            }
+            cr_assert(eq(int,
+                         s->ops->ask(s, &g.tables.t[table[ticket]], ticket, column[ticket],
+                                     row[ticket], n[ticket]),
+                         0));
+            open[ticket] = true;
+        }
+        if (s)
+            s->ops->close(s);
+    }
+    rig_close(&g);
+}
+
+/* The descriptor of the pack becomes something else: a disk that does not answer or fails. The real
+ * one comes back with the answer. */
+static int break_disk(struct rig *g, int with)
+{
+    uint64_t offset;
+    int64_t rows;
+    int fd, saved;
+
+    cr_assert(eq(int, pack_rows_fd(g->p, g->tables.t[0].id, 0, &fd, &offset, &rows), 0));
+    saved = dup(fd);
+    cr_assert(saved >= 0 && dup2(with, fd) == fd);
+    return saved;
+}
+
+static void mend_disk(struct rig *g, int saved)
+{
+    uint64_t offset;
+    int64_t rows;
+    int fd;
+
+    cr_assert(eq(int, pack_rows_fd(g->p, g->tables.t[0].id, 0, &fd, &offset, &rows), 0));
+    cr_assert(dup2(saved, fd) == fd);
+    close(saved);
+}
+
+Test(row_store, a_disk_that_fails_is_named_and_the_next_ask_reads_again)
+{
+    struct last_line line = { 0 };
+    struct rig g;
+
+    rig_open(&g, DTYPE_F32, 0, 1);
+    log_sink(keep_line, &line);
+    for (size_t k = 0; k < N_STORES; k++) {
+        struct row_store *s = store_open(k, g.p);
+        int32_t column[3] = { 0, 1, 0 };
+        int64_t row[3] = { 3, 4, 3 };
+        float got[3 * COLS], want[COLS];
+        int nobody = open("/proc/self/mem", O_RDONLY | O_CLOEXEC), saved; /* page 0 is not there */
+
+        if (!s)
+            continue;
+        cr_assert(nobody >= 0);
+        saved = break_disk(&g, nobody);
+        memset(got, 0x7f, sizeof(got));
+        line = (struct last_line){ 0 };
+        cr_assert(eq(int, s->ops->ask(s, &g.tables.t[0], 2, column, row, 3), 0));
+        cr_expect(eq(int, s->ops->take(s, 2, got), -EIO), "%s", stores[k].name);
+        cr_expect(strstr(line.text, "table 0 column 0 row 3") &&
+                      strstr(line.text, "Input/output error") && strstr(line.text, "x.pack"),
+                  "%s: %s", stores[k].name, line.text);
+        cr_expect(eq(int, line.n, 1), "%s: one line", stores[k].name);
+        cr_expect(f32_bits(got[0]) == 0x7f7f7f7f, "%s: out is not written", stores[k].name);
+        mend_disk(&g, saved);
+        cr_assert(eq(int, s->ops->ask(s, &g.tables.t[0], 2, column, row, 3), 0));
+        cr_expect(eq(int, s->ops->take(s, 2, got), 0), "%s: read again", stores[k].name);
+        source_row(&g, 0, 0, 3, want);
+        cr_expect(memcmp(got, want, sizeof(want)) == 0, "%s", stores[k].name);
+        s->ops->close(s);
+        close(nobody);
+    }
+    rig_close(&g);
+}
+
+Test(row_store, rows_that_are_here_need_no_disk_and_others_end_in_time)
+{
+    struct last_line line = { 0 };
+    struct rig g;
+
+    rig_open(&g, DTYPE_F32, 0, 1);
+    log_sink(keep_line, &line);
+    for (size_t k = 0; k < N_STORES; k++) {
+        struct row_store *s = store_open(k, g.p);
+        int32_t column[2] = { 0, 1 };
+        int64_t row[2] = { 3, 4 }, far = 77;
+        float got[2 * COLS], want[COLS];
+        struct row_store_stats before, after;
+        int pipe_fd[2], saved;
+        int64_t begin;
+
+        if (!s)
+            continue;
+        cr_assert(eq(int, s->ops->ask(s, &g.tables.t[0], 0, column, row, 2), 0));
+        cr_assert(eq(int, s->ops->take(s, 0, got), 0));
+        cr_assert(pipe2(pipe_fd, O_CLOEXEC) == 0);
+        saved = break_disk(&g, pipe_fd[0]);
+        s->ops->stats(s, &before);
+        if (stores[k].cache) { /* also while another ask waits for a disk that says nothing */
+            if (stores[k].answers_late)
+                cr_assert(eq(int, s->ops->ask(s, &g.tables.t[0], 7, column, &far, 1), 0));
+            cr_assert(eq(int, s->ops->ask(s, &g.tables.t[0], 0, column, row, 2), 0));
+            cr_expect(eq(int, s->ops->take(s, 0, got), 0), "%s", stores[k].name);
+            s->ops->stats(s, &after);
+            cr_expect(eq(ulong, after.waits, before.waits), "%s", stores[k].name);
+            source_row(&g, 0, 1, 4, want);
+            cr_expect(memcmp(got + COLS, want, sizeof(want)) == 0, "%s", stores[k].name);
+        }
+        if (stores[k].answers_late) {
+            if (!stores[k].cache)
+                cr_assert(eq(int, s->ops->ask(s, &g.tables.t[0], 7, column, &far, 1), 0));
+            begin = clock_ns();
+            line = (struct last_line){ 0 };
+            memset(got, 0x7f, sizeof(got));
+            cr_expect(eq(int, s->ops->take(s, 7, got), -ETIMEDOUT), "%s", stores[k].name);
+            cr_expect(clock_ns() - begin >= LIMIT_MS * NS_PER_MS &&
+                          clock_ns() - begin < 20 * LIMIT_MS * NS_PER_MS,
+                      "%s", stores[k].name);
+            cr_expect(strstr(line.text, "row 77") && strstr(line.text, "has not answered") &&
+                          line.n == 1,
+                      "%s: %s", stores[k].name, line.text);
+            cr_expect(f32_bits(got[0]) == 0x7f7f7f7f, "%s: out is not written", stores[k].name);
+        }
+        mend_disk(&g, saved);
+        s->ops->close(s); /* takes back the read that nothing answers */
+        close(pipe_fd[0]);
+        close(pipe_fd[1]);
+    }
+    rig_close(&g);
+}
+
+struct slow_disk {
+    int fd;
+    float row[COLS];
+};
+
+/* A row in two parts, both late. */
+static void *answer(void *arg)
+{
+    struct slow_disk *d = (struct slow_disk *)arg;
+
+    clock_sleep(10 * NS_PER_MS);
+    if (write(d->fd, d->row, 7) != 7)
+        abort();
+    clock_sleep(10 * NS_PER_MS);
+    if (write(d->fd, (char *)d->row + 7, sizeof(d->row) - 7) != (ssize_t)sizeof(d->row) - 7)
+        abort();
+    return NULL;
+}
+
+Test(row_store, a_slow_disk_is_waited_for_and_counted)
+{
+    struct rig g;
+
+    rig_open(&g, DTYPE_F32, 0, 1);
+    for (size_t k = 0; k < N_STORES; k++) {
+        struct row_store *s = stores[k].answers_late ? store_open(k, g.p) : NULL;
+        struct slow_disk d = { .row = { 1, 2, 3, 4, 5 } };
+        struct row_store_stats stats;
+        int32_t column = 0;
+        int64_t row = 3;
+        float got[COLS];
+        int pipe_fd[2], saved;
+        pthread_t thread;
+
+        if (!s)
+            continue;
+        cr_assert(pipe2(pipe_fd, O_CLOEXEC) == 0);
+        saved = break_disk(&g, pipe_fd[0]);
+        d.fd = pipe_fd[1];
+        cr_assert(eq(int, s->ops->ask(s, &g.tables.t[0], 0, &column, &row, 1), 0));
+        cr_assert(pthread_create(&thread, NULL, answer, &d) == 0);
+        cr_expect(eq(int, s->ops->take(s, 0, got), 0), "%s", stores[k].name);
+        pthread_join(thread, NULL);
+        cr_expect(memcmp(got, d.row, sizeof(got)) == 0, "%s", stores[k].name);
+        s->ops->stats(s, &stats);
+        cr_expect(eq(ulong, stats.waits, 1), "%s", stores[k].name);
+        cr_expect(stats.wait_ns > (uint64_t)(10 * NS_PER_MS), "%s", stores[k].name);
+        mend_disk(&g, saved);
+        s->ops->close(s);
+        close(pipe_fd[0]);
+        close(pipe_fd[1]);
+    }
+    rig_close(&g);
+}
+
+/* Warmed rows are found, or their reads joined; none is read twice. */
+Test(row_store, warmed_rows_are_not_read_again)
+{
+    struct rig g;
+
+    rig_open(&g, DTYPE_F32, 0, 1);
+    for (size_t k = 0; k < N_STORES; k++) {
+        struct row_store *s = stores[k].cache >= 1 << 16 ? store_open(k, g.p) : NULL;
+        struct row_store_stats stats;
+        int32_t column[N];
+        int64_t row[N];
+        float got[N * COLS], want[COLS];
+        int n;
+
+        if (!s)
+            continue;
+        n = choose(&g.tables.t[0], 0, N, column, row);
+        cr_assert(eq(int, s->ops->warm(s, &g.tables.t[0], column, row, n), 0));
+        cr_assert(eq(int, s->ops->ask(s, &g.tables.t[0], 0, column, row, n), 0));
+        cr_assert(eq(int, s->ops->take(s, 0, got), 0));
+        for (int i = 0; i < n; i++) {
+            source_row(&g, 0, column[i], row[i], want);
+            cr_expect(memcmp(got + i * COLS, want, sizeof(want)) == 0);
+        }
+        s->ops->stats(s, &stats);
+        cr_expect(eq(ulong, stats.reads, stats.warmed), "%s", stores[k].name);
+        cr_expect(stats.warmed > 0, "%s", stores[k].name);
+        if (stores[k].answers_late)
+            cr_expect(eq(ulong, stats.hits + stats.joined, stats.rows), "%s", stores[k].name);
+        s->ops->close(s);
+    }
+    rig_close(&g);
+}
+
+Test(row_store, names_choose_the_reader)
+{
+    struct last_line line = { 0 };
+    struct row_store *s;
+    struct rig g;
+
+    rig_open(&g, DTYPE_F32, 0, 1);
+    log_sink(keep_line, &line);
+    cr_assert(
+        eq(int, row_store_open(&(struct row_store_settings){ .pack = g.p, .io = "pread" }, &s), 0));
+    cr_expect(strcmp(s->ops->name, "pread") == 0);
+    s->ops->close(s);
+    cr_assert(
+        eq(int, row_store_open(&(struct row_store_settings){ .pack = g.p, .io = "auto" }, &s), 0));
+    cr_expect(eq(int, line.n, 0), "auto takes what there is: %s", line.text);
+    s->ops->close(s);
     rig_close(&g);
 }

@@ -103,7 +103,11 @@ static void open_model(struct rig *g)
     MUST(slot_pool_open(g->dev, &states, s->slots ? s->slots : 1, s->context ? s->context : 2048,
                         rows_max, &g->pool));
     MUST(window_open(g->dev, g->m, rows_max, &g->w));
-    MUST(row_store_pread_open(g->pack, &g->rows));
+    MUST(row_store_open(&(struct row_store_settings){ .pack = g->pack,
+                                                      .io = "auto",
+                                                      .cache_bytes = 1 << 20,
+                                                      .wait_limit_ms = 60000 },
+                        &g->rows));
 }
 
 static void open_exec(struct rig *g)
