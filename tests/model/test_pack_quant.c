@@ -84,60 +84,6 @@ static void world_close(struct world *w)
 
 /* ---- values: shares against the checkpoint, read in another way ---------------------------- */
 
-/* A whole tensor. */
-static void *take(struct source *s, const struct stored_tensor *t)
-{
-    size_t bytes = (size_t)t->t.elements * (size_t)t->t.each;
-    void *p = malloc(bytes + 8);
-
-    cr_assert(eq(int, s->ops->read(s, t->name, &t->t, 0, p, bytes), 0), "%s", t->name);
-    return p;
-}
-
-/* W [n][k] of a weight straight from the checkpoint's bytes; EXL3: Wq of one slice. */
-static void stored_values(struct source *s, const struct stored *w, int slice, float *out)
-{
-    unsigned char *code = take(s, &w->slice[slice].codes),
-                  *scale = w->scale.name[0] ? take(s, &w->scale) : NULL;
-    int64_t k_all = w->k;
-    float tile[256];
-
-    for (int64_t n = 0; n < w->n; n++)
-        for (int64_t k = 0; k < k_all; k++) {
-            size_t at = (size_t)(n * k_all + k);
-            int nibble = code[at / 2] >> (k % 2 * 4) & 15;
-            float *v = &out[at], s1;
-
-            switch (w->dtype) {
-            case DTYPE_FP8:
-                at = (size_t)(n / w->q.block * ((k_all + w->q.block - 1) / w->q.block) +
-                              k / w->q.block);
-                *v = f32_from_e4m3(code[n * k_all + k]);
-                *v *= w->q.e8m0 ? f32_from_e8m0(scale[at]) : ((float *)(void *)scale)[at];
-                break;
-            case DTYPE_MXFP4:
-                *v = f32_from_e2m1((uint8_t)nibble) * f32_from_e8m0(scale[at / 32]);
-                break;
-            case DTYPE_NVFP4:
-                s1 = f32_from_e4m3(scale[at / 16]);
-                s1 = w->q.divides ? s1 / w->q.global : s1 * w->q.global;
-                *v = f32_from_e2m1((uint8_t)nibble) * s1;
-                break;
-            default:
-                if (n % 16 == 0 && k % 16 == 0) {
-                    exl3_tile_values(
-                        (uint16_t *)(void *)(code + (size_t)(k / 16 * (w->n / 16) + n / 16) * 16 *
-                                                        w->q.bits2),
-                        w->q.bits2, (enum codebook)w->q.codebook, tile);
-                    for (int i = 0; i < 256; i++)
-                        out[(size_t)(n + i % 16) * (size_t)k_all + (size_t)(k + i / 16)] = tile[i];
-                }
-            }
-        }
-    free(code);
-    free(scale);
-}
-
 /* W [rows][cols] of a bound matrix. */
 static float *bound_values(const struct mat *m)
 {
