@@ -41,8 +41,9 @@ for ((i = 0; i < ${#rest[@]}; i++)); do
     esac
 done
 
-dir=${TANDEM_BUILD:-$(build_dir build)} # tests name the build they belong to
-tandem=$dir/src/rank/tandem
+program=src/rank/tandem
+dir=${TANDEM_BUILD:-$(build_dir build $program)} # tests name the build they belong to
+tandem=$dir/$program
 if [ "$command" = demo ] || [ ! -x "$tandem" ]; then
     setup_packages
     build "$dir" false

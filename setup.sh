@@ -52,15 +52,20 @@ setup_packages()
         --no-install-recommends $missing" >&2 || die 69 "apt-get could not install$missing"
 }
 
-# build_dir NAME - a folder to build in that this user can write: in the checkout, else in the cache.
+# build_dir NAME [PROGRAM] - a folder to build in that this user can write: in the checkout, else in
+# the cache. Somebody else's build in the checkout serves to run PROGRAM if no source is newer.
 build_dir()
 {
-    local dir=$ROOT/$1
+    local dir=$ROOT/$1 program=${2-}
 
-    if [ -e "$dir" ] && [ ! -w "$dir" ] || [ ! -e "$dir" ] && [ ! -w "$ROOT" ]; then
-        dir=${XDG_CACHE_HOME:-$HOME/.cache}/tandem/$1-$(printf %s "$ROOT" | cksum | cut -d' ' -f1)
+    if [ -w "$dir" ] || { [ ! -e "$dir" ] && [ -w "$ROOT" ]; }; then
+        printf '%s\n' "$dir"
+    elif [ -n "$program" ] && [ -x "$dir/$program" ] && [ -z "$(find "$ROOT/src" "$ROOT/kernels" \
+        "$ROOT/meson.build" -type f -newer "$dir/$program" -print -quit)" ]; then
+        printf '%s\n' "$dir"
+    else
+        printf '%s\n' "${XDG_CACHE_HOME:-$HOME/.cache}/tandem/$1-$(printf %s "$ROOT" | cksum | cut -d' ' -f1)"
     fi
-    printf '%s\n' "$dir"
 }
 
 # build DIR TESTS [MESON OPTION]... - quiet unless it fails.
@@ -69,6 +74,7 @@ build()
     local dir=$1 tests=$2 log
 
     shift 2
+    [ ! -e "$dir" ] || [ -w "$dir" ] || return 0 # build_dir has found it good
     mkdir -p "$dir" || die 73 "cannot write $dir"
     log=$dir/build.log
     if [ ! -e "$dir/build.ninja" ]; then
