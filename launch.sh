@@ -184,6 +184,7 @@ wait_tenths()
 
 trap 'tell INT' INT
 trap 'tell TERM' TERM HUP
+trap 'tell USR1' USR1
 for r in "${here[@]}"; do
     start "$r"
 done

@@ -135,7 +135,7 @@ static int generate(struct job *j, struct lead *l)
         code = print_json(&reply);
     }
     if (code == 0)
-        report_reply(&reply, lead_round(l));
+        report_reply(&reply);
     reply_free(&reply);
     return code;
 }

@@ -4,18 +4,29 @@
 #include "src/base/log.h"
 #include "src/rank/exit_code.h"
 
+#include <assert.h>
 #include <errno.h>
-#include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-static void end_signals(sigset_t *set)
+static void own_signals(sigset_t *set)
 {
     sigemptyset(set);
+    sigaddset(set, SIGUSR1);
     sigaddset(set, SIGINT);
     sigaddset(set, SIGTERM);
+}
+
+static void report(struct drain *d)
+{
+    pthread_mutex_lock(&d->lock);
+    for (int i = 0; i < d->reports; i++)
+        d->report[i].fn(d->report[i].arg);
+    if (d->reports == 0)
+        log_info("report: no rounds yet");
+    pthread_mutex_unlock(&d->lock);
 }
 
 static void *wait_for_signals(void *arg)
@@ -24,10 +35,14 @@ static void *wait_for_signals(void *arg)
     sigset_t set;
     int signal = 0;
 
-    end_signals(&set);
+    own_signals(&set);
     for (;;) {
         if (sigwait(&set, &signal) != 0)
             continue;
+        if (signal == SIGUSR1) {
+            report(d);
+            continue;
+        }
         if (!atomic_load(&d->serving) || atomic_load(&d->asked)) {
             log_info("%s: leaving at once", strsignal(signal));
             _exit(CODE_KILLED);
@@ -40,7 +55,7 @@ static void *wait_for_signals(void *arg)
 
 int drain_open(struct drain **out)
 {
-    struct drain *d = malloc(sizeof(*d));
+    struct drain *d = calloc(1, sizeof(*d));
     pthread_attr_t attr;
     pthread_t thread;
     sigset_t set;
@@ -48,9 +63,8 @@ int drain_open(struct drain **out)
 
     if (!d)
         return fail(-ENOMEM, "drain: out of memory");
-    atomic_init(&d->asked, 0);
-    atomic_init(&d->serving, 0);
-    end_signals(&set);
+    pthread_mutex_init(&d->lock, NULL);
+    own_signals(&set);
     pthread_sigmask(SIG_BLOCK, &set, NULL);
     signal(SIGPIPE, SIG_IGN);
     pthread_attr_init(&attr);
@@ -63,4 +77,22 @@ int drain_open(struct drain **out)
     }
     *out = d;
     return 0;
+}
+
+void drain_report(struct drain *d, void (*fn)(void *arg), void *arg)
+{
+    pthread_mutex_lock(&d->lock);
+    assert(d->reports < RANKS_MAX);
+    d->report[d->reports].fn = fn;
+    d->report[d->reports++].arg = arg;
+    pthread_mutex_unlock(&d->lock);
+}
+
+void drain_unreport(struct drain *d, const void *arg)
+{
+    pthread_mutex_lock(&d->lock);
+    for (int i = d->reports - 1; i >= 0; i--)
+        if (d->report[i].arg == arg)
+            d->report[i] = d->report[--d->reports];
+    pthread_mutex_unlock(&d->lock);
 }

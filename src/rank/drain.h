@@ -1,24 +1,41 @@
-/* drain - SIGINT and SIGTERM: the first asks the ranks to finish their round and leave, the second
- * kills.
+/* drain - what signals ask of this process's ranks.
  *
- * A thread waits for the signals; every other thread has them blocked. Before drain_serving there
- * is no round to finish: the first signal ends the process at once with code 130.
+ *   SIGINT, SIGTERM   the first asks to finish the round and leave, the second kills
+ *   SIGUSR1           a report of the rounds so far goes to the log
+ *
+ * A thread waits for the signals; every other thread has them blocked. Before drain_serving there is
+ * no round to finish: the first signal to leave ends the process at once with code 130.
  */
 #ifndef TANDEM_RANK_DRAIN_H
 #define TANDEM_RANK_DRAIN_H
 
+#include "src/base/limits.h"
+
+#include <pthread.h>
 #include <stdatomic.h>
 
+/* Zeros are a drain that no signal reaches. */
 struct drain {
     atomic_int asked; /* not 0: leave after this round */
     atomic_int serving;
+    pthread_mutex_t lock; /* of what follows */
+    struct {
+        void (*fn)(void *arg);
+        void *arg;
+    } report[RANKS_MAX];
+    int reports;
 };
 
-/* drain_open - block the signals in this thread and those it will start, and wait for them in
- * another one that lives until the process ends. SIGPIPE is ignored: a write says so itself. Call
- * before any thread is started.
+/* drain_open - block the signals in this thread and those it will start, and wait for them in another
+ * one that lives until the process ends. SIGPIPE is ignored: a write says so itself. Call before any
+ * thread is started.
  * errors   -EAGAIN, -ENOMEM, logged
  * owns     *out belongs to that thread */
 int drain_open(struct drain **out);
+
+/* drain_report - fn(arg) reports a rank's rounds when a signal asks, on the thread of the signals,
+ * until drain_unreport of the same arg has returned. One a rank. Any thread. */
+void drain_report(struct drain *d, void (*fn)(void *arg), void *arg);
+void drain_unreport(struct drain *d, const void *arg);
 
 #endif

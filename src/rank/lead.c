@@ -277,8 +277,9 @@ static int land_window(struct lead *l, int slot, struct round_slot *rec)
 
     if (landed < 0)
         return rank_broken(l->r->k, landed, "round %u: text", l->r->number - 1);
+    s->out->last_ns = clock_ns();
     if (s->out->first_ns == 0)
-        s->out->first_ns = clock_ns();
+        s->out->first_ns = s->out->last_ns;
     say(s, before);
     conf_note(&l->conf, sampled, s->p, s->k, seat->n_ok - 1);
     depth_note(&s->history, &l->costs, s->k + 1, s->q.draft, landed);

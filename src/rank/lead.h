@@ -40,7 +40,7 @@ struct reply {
     enum finish finish;
     int prompt_tokens, rounds;
     struct tally sums; /* of this stream: rounds, tries and hits by draft position */
-    int64_t begin_ns, first_ns, end_ns; /* added, first token landed, done */
+    int64_t begin_ns, first_ns, last_ns, end_ns; /* added, first and last token landed, done */
 };
 
 void reply_free(struct reply *r);

@@ -3,6 +3,7 @@
 
 #include "src/base/clock.h"
 #include "src/base/log.h"
+#include "src/rank/lead.h"
 
 #include <string.h>
 
@@ -33,22 +34,48 @@ static const char *rates(const struct tally *t, char *buf, size_t cap)
     return buf;
 }
 
-void report_reply(const struct reply *r, const struct rounds *of)
+void report_reply(const struct reply *r)
 {
-    const struct tally *t = &of->tally;
-    char buf[WINDOW_MAX * 8];
+    double seconds = (double)(r->last_ns - r->first_ns) / 1e9;
 
     log_info("reply: %d tokens behind %d, finish %s, %d rounds, %.2f tokens a round, %.1f tok/s",
              r->n, r->prompt_tokens, finish_name(r->finish), r->rounds, per(r->n, r->rounds),
-             tok_s(t));
-    if (tally_depth(&r->sums) > 0)
-        log_info("acceptance by draft position:%s", rates(&r->sums, buf, sizeof(buf)));
-    log_info("ms a round: window %.2f, choices %.2f, draft %.2f, ingest %.2f, host %.3f, idle "
-             "%.2f; of that in "
-             "exchanges: waiting %.2f, moving %.2f",
-             ms_round(t->window_ns, t), ms_round(t->choose_ns, t), ms_round(t->draft_ns, t),
-             ms_round(t->ingest_ns, t), ms_round(t->plan_ns + t->commit_ns, t),
-             ms_round(t->idle_ns, t), ms_round(t->wait_ns, t), ms_round(t->move_ns, t));
+             r->n > 1 ? per(r->n - 1, seconds) : 0);
+}
+
+static void drafts(const struct tally *t)
+{
+    uint64_t known = t->skipped[SKIPPED_RIGHT] + t->skipped[SKIPPED_WRONG];
+    char buf[WINDOW_MAX * 8], skipped[64] = "";
+
+    if (known > 0)
+        snprintf(skipped, sizeof(skipped), " (the skipped draft was right in %.0f%%)",
+                 100 * per((double)t->skipped[SKIPPED_RIGHT], (double)known));
+    if (tally_depth(t) > 0)
+        log_info("drafts: %llu verified, %.0f%% accepted; by position:%s; windows without any "
+                 "%.0f%%%s",
+                 (unsigned long long)t->drafted, 100 * per((double)t->accepted, (double)t->drafted),
+                 rates(t, buf, sizeof(buf)), 100 * per((double)t->depth[0], (double)t->windows),
+                 skipped);
+}
+
+void report_sums(const struct tally *t)
+{
+    if (t->rounds == 0)
+        return;
+    log_info("rounds: %llu, %.2f tokens a round, %.1f tok/s; prompts: %lld rows in %.2f s",
+             (unsigned long long)t->rounds, per((double)t->landed, (double)t->rounds), tok_s(t),
+             (long long)t->prompt_rows, (double)t->prompt_ns / 1e9);
+    drafts(t);
+    log_info("ms a round: %.2f: window %.2f, choices %.2f, draft %.2f, ingest %.2f, plan %.3f, "
+             "staging %.3f, commit %.3f; in %.0f exchanges: waiting %.2f, moving %.2f",
+             ms_round(t->wall_ns, t), ms_round(t->window_ns, t), ms_round(t->choose_ns, t),
+             ms_round(t->draft_ns + t->draft_wait_ns, t), ms_round(t->ingest_ns, t),
+             ms_round(t->plan_ns, t), ms_round(t->stage_ns + t->engram_ns, t),
+             ms_round(t->commit_ns, t), per((double)t->exchanges, (double)t->rounds),
+             ms_round(t->wait_ns, t), ms_round(t->move_ns, t));
+    if (t->lags > 0)
+        log_info("windows start %.3f ms after rank 0's", (double)t->lag_ns / 1e6 / (double)t->lags);
 }
 
 void report_table(const struct report_row *row, int n, FILE *f)

@@ -2,13 +2,17 @@
 #ifndef TANDEM_RANK_REPORT_H
 #define TANDEM_RANK_REPORT_H
 
-#include "src/rank/lead.h"
+#include "src/rank/tally.h"
 
 #include <stdio.h>
 
-/* report_reply - the log's lines about a finished reply: speed, tokens a round, acceptance, where
- * the time went. */
-void report_reply(const struct reply *r, const struct rounds *of);
+struct reply;
+
+/* report_reply - the log's line about a finished reply. */
+void report_reply(const struct reply *r);
+
+/* report_sums - the log's lines about rounds: speed, acceptance, where the time went. None if nothing ran. */
+void report_sums(const struct tally *t);
 
 /* One line of the table. */
 struct report_row {

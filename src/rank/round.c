@@ -10,6 +10,7 @@
 #include "src/model/row_store.h"
 #include "src/model/slot.h"
 #include "src/model/window.h"
+#include "src/rank/report.h"
 #include "src/transport/comm.h"
 #include "src/verify/accept.h"
 
@@ -38,6 +39,19 @@ static int open_log(struct rounds *r)
                          &r->log);
 }
 
+/* On the thread of the signals. */
+static void report_now(void *arg)
+{
+    const struct rounds *r = (const struct rounds *)arg;
+    struct tally t = roundlog_sums(r->log);
+
+    log_rank(r->k->cfg.rank);
+    report_sums(&t);
+    if (t.rounds == 0)
+        log_info("report: no rounds yet");
+    log_rank(-1);
+}
+
 int round_open(struct rank *k, struct rounds **out)
 {
     struct rounds *r = calloc(1, sizeof(*r));
@@ -62,6 +76,7 @@ int round_open(struct rank *k, struct rounds **out)
         round_close(r);
         return err;
     }
+    drain_report(k->drain, report_now, r);
     *out = r;
     return 0;
 }
@@ -72,6 +87,9 @@ int round_close(struct rounds *r)
 
     if (!r)
         return 0;
+    drain_unreport(r->k->drain, r);
+    if (r->log)
+        report_sums(&r->tally);
     err = roundlog_close(r->log);
     for (int s = 0; s < SLOTS_MAX; s++)
         free(r->seat[s].prompt);

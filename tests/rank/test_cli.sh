@@ -210,6 +210,16 @@ done
 landed() { sed -n 's/.*"a":\([0-9]*\),"landed":\([0-9]*\).*/\1 \2/p' "$1"; }
 same 'both ranks log the same outcomes' "$(landed "$WORK/log/rank0.jsonl")" "$(landed "$WORK/log/rank1.jsonl")"
 
+"${G[@]}" --set ranks=2 --set "log=$WORK/asked" --prompt a --max-tokens 400 --set ignore_eos=on >/dev/null 2>"$WORK/err" &
+asked=$!
+until_true 200 test -s "$WORK/asked/rank0.jsonl" || note_failure "no round is logged"
+kill -USR1 "$asked"
+until_true 200 grep -q 'r1 rounds: ' "$WORK/err" || note_failure "a signal gives no report"
+wait "$asked"
+same 'a report changes nothing' 0 $?
+same 'each rank reports when asked and at its end' '2 2' "$(grep -c 'r0 rounds: ' "$WORK/err") $(grep -c 'r1 rounds: ' "$WORK/err")"
+same 'the phases of both ranks' 2 "$(grep -l '"window.forward"' "$WORK"/asked/rank[01].phases.json | wc -l)"
+
 # ---- groups -------------------------------------------------------------------------------------------
 
 secret_file "$WORK/secret"
