@@ -1,13 +1,14 @@
-/* clocks - how far a follower's clock is ahead of rank 0's, by messages that cannot arrive before they were sent.
+/* clocks - how far a follower's clock is ahead of rank 0's, by messages that cannot arrive before
+ * they were sent.
  *
- * Rank 0 sends its clock a few times; each time it notes when the follower's credit was back, and tells it with the
- * next one. With `ahead` = this clock - rank 0's at one moment:
+ * Rank 0 sends its clock a few times; each time it notes when the follower's credit was back, and
+ * tells it with the next one. With `ahead` = this clock - rank 0's at one moment:
  *
  *   a CLOCK sent at s came at c             c - ahead >= s        ahead <= c - s
  *   its credit, given at c, was back at d   c - ahead <= d        ahead >= c - d
  *
- * The best of a few bounds from both sides leaves an interval of about one fast round trip. Clocks drift; the
- * comparison is that of the start.
+ * The best of a few bounds from both sides leaves an interval of about one fast round trip. Clocks
+ * drift; the comparison is that of the start.
  */
 #ifndef TANDEM_RANK_CLOCKS_H
 #define TANDEM_RANK_CLOCKS_H
@@ -38,7 +39,8 @@ void clock_bounds_credit(struct clock_bounds *b, int64_t given_ns, int64_t back_
 struct clocks clock_bounds_meet(const struct clock_bounds *b);
 
 /* clocks_meet - every rank calls it once, before any other message of the box.
- * errors   of plan_box.h; -EPROTO another message comes; -ETIMEDOUT none came in wait_limit_ms (-1: waits for ever) */
+ * errors   of plan_box.h; -EPROTO another message comes; -ETIMEDOUT none came in
+ *          wait_limit_ms (-1: waits for ever) */
 int clocks_meet(struct plan_box *b, int rank, int ranks, int wait_limit_ms, struct clocks *out);
 
 #endif

@@ -3,8 +3,8 @@
  *   SIGINT, SIGTERM   the first asks to finish the round and leave, the second kills
  *   SIGUSR1           a report of the rounds so far goes to the log
  *
- * A thread waits for the signals; every other thread has them blocked. Before drain_serving there is
- * no round to finish: the first signal to leave ends the process at once with code 130.
+ * A thread waits for the signals; every other thread has them blocked. Before drain_serving there
+ * is no round to finish: the first signal to leave ends the process at once with code 130.
  */
 #ifndef TANDEM_RANK_DRAIN_H
 #define TANDEM_RANK_DRAIN_H
@@ -26,9 +26,9 @@ struct drain {
     int reports;
 };
 
-/* drain_open - block the signals in this thread and those it will start, and wait for them in another
- * one that lives until the process ends. SIGPIPE is ignored: a write says so itself. Call before any
- * thread is started.
+/* drain_open - block the signals in this thread and those it will start, and wait for them in
+ * another one that lives until the process ends. SIGPIPE is ignored: a write says so itself. Call
+ * before any thread is started.
  * errors   -EAGAIN, -ENOMEM, logged
  * owns     *out belongs to that thread */
 int drain_open(struct drain **out);

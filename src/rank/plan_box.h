@@ -74,8 +74,8 @@ int plan_box_open(struct link *const *links, int rank, int world, const struct p
 int plan_box_send(struct plan_box *b, int op, uint32_t round, unsigned flags, const uint64_t *word,
                   size_t n);
 
-/* plan_box_settle - rank 0, until every follower has read what was sent; read_ns [world], or NULL, is when that was
- * seen of each. Errors as of send. */
+/* plan_box_settle - rank 0, until every follower has read what was sent; read_ns [world], or NULL,
+ * is when that was seen of each. Errors as of send. */
 int plan_box_settle(struct plan_box *b, int64_t *read_ns);
 
 /* plan_box_recv - a follower's next message; timeout_ms -1 waits for ever.

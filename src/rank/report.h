@@ -11,7 +11,8 @@ struct reply;
 /* report_reply - the log's line about a finished reply. */
 void report_reply(const struct reply *r);
 
-/* report_sums - the log's lines about rounds: speed, acceptance, where the time went. None if nothing ran. */
+/* report_sums - the log's lines about rounds: speed, acceptance, where the time went. None if
+ * nothing ran. */
 void report_sums(const struct tally *t);
 
 /* One line of the table. */

@@ -57,8 +57,8 @@ const char *finish_reason(enum finish f)
     return f == FINISH_END ? "stop" : finish_name(f);
 }
 
-/* The first draft's chance against its fate, which is known if it was verified or if it was skipped for the token
- * that its pass meant. */
+/* The first draft's chance against its fate, which is known if it was verified or if it was skipped
+ * for the token that its pass meant. */
 static void add_first(struct tally *t, const struct round_slot *s)
 {
     bool known = s->k > 0 || s->skipped != SKIPPED_UNKNOWN;

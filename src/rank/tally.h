@@ -1,7 +1,7 @@
 /* tally - the record of one round, and sums over records.
  *
- * A round fills a fixed record; everything that is said about rounds later, on a terminal, in a file or on a page, is
- * a sum over records. What each number means is in docs/DECODE.md "round log".
+ * A round fills a fixed record; everything that is said about rounds later, on a terminal, in a
+ * file or on a page, is a sum over records. Definitions are in docs/DECODE.md "round log".
  */
 #ifndef TANDEM_RANK_TALLY_H
 #define TANDEM_RANK_TALLY_H
@@ -38,7 +38,7 @@ const char *spec_name(enum spec_outcome s);
 const char *finish_name(enum finish f);
 const char *finish_reason(enum finish f);
 
-/* The first draft of a window that verified none, seen from the token that was chosen in its place. */
+/* The first draft of a window that verified none, against the token that was chosen instead. */
 enum skipped { SKIPPED_UNKNOWN, SKIPPED_WRONG, SKIPPED_RIGHT };
 
 /* One slot's part of a round. */
@@ -71,7 +71,8 @@ struct round_record {
     int64_t lag_ns; /* this rank's window start minus rank 0's */
 };
 
-/* Share of windows with chances in one tenth of [0, 1): how many, the sum of chances in millionths, how many came true. */
+/* Share of windows with chances in one tenth of [0, 1): how many, the sum of chances in millionths,
+ * how many came true. */
 struct tenth {
     uint64_t n, q_ppm, hits;
 };
@@ -95,7 +96,8 @@ struct tally {
     int64_t gap_ns;  /* and where it is more: nobody had work */
 };
 
-/* The numbers of a record that a tally adds up: their key and unit in a line of the log, and where they are. */
+/* The numbers of a record that a tally adds up: their key and unit in a line of the log, and where
+ * they are. */
 enum record_unit { UNIT_COUNT, UNIT_US, UNIT_MS };
 struct record_field {
     const char *key;
@@ -116,7 +118,8 @@ static inline int64_t tally_number(const struct tally *t, const struct record_fi
     return *(const int64_t *)(const void *)((const char *)t + f->in_tally);
 }
 
-/* record_busy_ns - the steps of a round that follow each other, all that its wall time holds but waiting without a name. */
+/* record_busy_ns - the steps of a round that follow each other, all that its wall time holds but
+ * waiting without a name. */
 int64_t record_busy_ns(const struct round_record *r);
 
 void tally_add(struct tally *t, const struct round_record *r);

@@ -24,7 +24,7 @@ static const struct bounds_case cases[] = {
     { "the same clock", 0, { 10 }, { 10 }, 10, 0 },
     { "ahead by hours", INT64_C(7200000000000), { 10 }, { 10 }, 10, 0 },
     { "behind", -5000, { 10 }, { 10 }, 10, 0 },
-    /* Ways that are not equally long cannot be told from clocks that differ by half the difference. */
+    /* A slower way there cannot be told from clocks that differ by half of it. */
     { "one way is slower", 100, { 30 }, { 10 }, 20, 10 },
     { "the fastest of each way counts", 100, { 90, 10, 80 }, { 12, 70, 95 }, 11, -1 },
 };

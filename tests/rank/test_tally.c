@@ -1,4 +1,4 @@
-/* test_tally.c - what is counted over rounds, on records made by hand whose answer is known without the code. */
+/* test_tally.c - what is counted over rounds, on records made by hand. */
 #include "src/rank/tally.h"
 
 #include <criterion/criterion.h>
@@ -37,7 +37,8 @@ static const struct tally_case cases[] = {
       .reach = { 2, 2, 2 },
       .depth = { 0, 0, 0, 2 },
       .offered = 2 },
-    /* The second draft is tried only where the first was right, but every deep window counts for survival. */
+    /* The second draft is tried only where the first was right, but every deep window counts for
+       survival. */
     { .name = "conditional and survival differ",
       .window = { { 3, 0, 3 }, { 3, 1, 3 }, { 3, 3, 3 }, { 1, 1, 3 }, END },
       .tries = { 4, 2, 1 },
