@@ -46,6 +46,12 @@ struct family_ops {
      * errors   -EIO from the row store */
     int (*stage)(struct model *m, const struct slot_pool *p, struct row_store *s, struct window *w);
 
+    /* warm - a hint: the n-gram rows of tok[from .. n - 1], if tok[0 .. n - 1] come next in the slot, begin to
+     * be read.
+     * errors   of row_store warm; what cannot be read is said when a window needs it */
+    int (*warm)(struct model *m, const struct slot_pool *p, struct row_store *s, int slot,
+                const int32_t *tok, int from, int n);
+
     /* forward - logits (if w->head) and taps of the window's rows; states of the rows are written.
      * rows     a row's result depends on its slot's rows up to itself alone, bit for bit
      * ranks    every rank computes the same streams; logits are this rank's share of the vocabulary

@@ -314,9 +314,9 @@ static int reserve_ask(struct v41_model *m, int n)
     return 0;
 }
 
-/* Global rows of table t for every row of the window, this rank's columns only. */
-static int ask_rows(struct v41_model *m, const struct slot_pool *p, struct row_store *s,
-                    struct window *w, int t)
+/* Rows of table t for the window's rows from `from` on, this rank's columns only; into m->ask. */
+static int list_rows(struct v41_model *m, const struct slot_pool *p, const struct window *w, int t,
+                     int from)
 {
     const struct v41_arch *a = &m->a;
     const struct row_table *table = &m->engram[t].table;
@@ -326,7 +326,7 @@ static int ask_rows(struct v41_model *m, const struct slot_pool *p, struct row_s
     int n = 0;
 
     for (int g = 0; g < w->segs; g++)
-        for (int i = 0; i < w->seg[g].len; i++) {
+        for (int i = from; i < w->seg[g].len; i++) {
             for (int j = 0; j < a->engram_orders; j++)
                 class[j] = class_before(m, p, w, &w->seg[g], i, j);
             engram_hash_rows(m->hash, t, class, m->map[a->engram_pad], row);
@@ -335,7 +335,34 @@ static int ask_rows(struct v41_model *m, const struct slot_pool *p, struct row_s
                 m->ask_row[n] = row[table->first + c] - offset[table->first + c];
             }
         }
-    return s->ops->ask(s, table, t, m->ask_column, m->ask_row, n);
+    return n;
+}
+
+static int check_tokens(const struct v41_model *m, const int32_t *tok, int n)
+{
+    for (int i = 0; i < n; i++)
+        if (tok[i] < 0 || tok[i] >= m->a.vocab)
+            return fail(-EINVAL, "window: row %d has token %d of %d", i, tok[i], m->a.vocab);
+    return 0;
+}
+
+static int v41_warm(struct model *base, const struct slot_pool *p, struct row_store *s, int slot,
+                    const int32_t *tok, int from, int n)
+{
+    struct v41_model *m = v41(base);
+    struct window w = {
+        .seg = { { .slot = slot, .len = n } }, .segs = 1, .rows = n, .tok = (int32_t *)tok
+    };
+    int r = m->a.engrams ? reserve_ask(m, n * m->columns) : 0;
+
+    if (r == 0)
+        r = check_tokens(m, tok, n);
+    for (int t = 0; t < m->a.engrams && r == 0; t++) {
+        int rows = list_rows(m, p, &w, t, from);
+
+        r = s->ops->warm(s, &m->engram[t].table, m->ask_column, m->ask_row, rows);
+    }
+    return r;
 }
 
 static int v41_stage(struct model *base, const struct slot_pool *p, struct row_store *s,
@@ -344,11 +371,13 @@ static int v41_stage(struct model *base, const struct slot_pool *p, struct row_s
     struct v41_model *m = v41(base);
     int r = reserve_ask(m, w->rows * m->columns);
 
-    for (int i = 0; i < w->rows && r == 0; i++)
-        if (w->tok[i] < 0 || w->tok[i] >= m->a.vocab)
-            r = fail(-EINVAL, "window: row %d has token %d of %d", i, w->tok[i], m->a.vocab);
-    for (int t = 0; t < m->a.engrams && r == 0; t++)
-        r = ask_rows(m, p, s, w, t);
+    if (r == 0)
+        r = check_tokens(m, w->tok, w->rows);
+    for (int t = 0; t < m->a.engrams && r == 0; t++) {
+        int rows = list_rows(m, p, w, t, 0);
+
+        r = s->ops->ask(s, &m->engram[t].table, t, m->ask_column, m->ask_row, rows);
+    }
     for (int t = 0; t < m->a.engrams && r == 0; t++)
         r = s->ops->take(s, t, w->h_engram[t]);
     return r;
@@ -477,6 +506,7 @@ const struct family_ops family_deepseek_v41 = {
     .weights = v41_weights,
     .ready = v41_ready,
     .stage = v41_stage,
+    .warm = v41_warm,
     .forward = v41_forward,
     .close = v41_close,
 };

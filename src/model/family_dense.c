@@ -266,6 +266,12 @@ static int dense_stage(struct model *base, const struct slot_pool *p, struct row
     return 0;
 }
 
+static int dense_warm(struct model *base, const struct slot_pool *p, struct row_store *s, int slot,
+                      const int32_t *tok, int from, int n)
+{
+    return 0;
+}
+
 static float *linear(struct exec *x, const struct mat *w, const float *in, int rows,
                      enum round round)
 {
@@ -402,6 +408,7 @@ const struct family_ops family_dense = {
     .weights = dense_weights,
     .ready = dense_ready,
     .stage = dense_stage,
+    .warm = dense_warm,
     .forward = dense_forward,
     .close = dense_close,
 };

@@ -7,7 +7,6 @@
 #include "src/base/hash.h"
 #include "src/base/log.h"
 #include "src/model/family.h"
-#include "src/model/row_store.h"
 #include "src/model/slot.h"
 #include "src/model/window.h"
 #include "src/rank/report.h"
@@ -161,6 +160,23 @@ static void propose(struct rounds *r, const struct plan_ask *ask, int n)
     k->drafter->ops->propose(k->drafter, &k->x, k->pool, &r->pass, r->sampler);
 }
 
+/* The next window begins with the slot's pending token, then come some of these drafts: their n-gram rows are
+ * read while the rest of the round goes on. What cannot be read is said when a window needs it. */
+static void warm(struct rounds *r, int slot)
+{
+    const struct rank *k = r->k;
+    const struct seat *s = &r->seat[slot];
+    int32_t tok[WINDOW_MAX];
+    int n = 1;
+
+    tok[0] = k->pool->pos[slot] == s->n - 1 ? s->prompt[s->n - 1] : s->next;
+    while (n <= s->drafts_n && n < k->bounds.window_max) {
+        tok[n] = s->draft[n - 1];
+        n++;
+    }
+    k->model->ops->warm(k->model, k->pool, k->rows, slot, tok, 0, n);
+}
+
 static void collect(struct rounds *r)
 {
     struct rank *k = r->k;
@@ -175,6 +191,7 @@ static void collect(struct rounds *r)
         s->drafts_n = r->pass.len[i];
         memcpy(s->draft, r->pass.draft[i], sizeof(s->draft));
         memcpy(s->conf, r->pass.conf[i], sizeof(s->conf));
+        warm(r, r->pass.slot[i]);
     }
 }
 
@@ -237,6 +254,19 @@ static void run_known(struct rounds *r)
     slot_commit(&k->x, k->pool, k->win);
 }
 
+/* The n-gram rows of the chunk behind this one are read while this one runs. */
+static void warm_chunk(struct rounds *r, const struct plan_span *p)
+{
+    const struct rank *k = r->k;
+    const struct seat *s = &r->seat[p->slot];
+    int end = p->end + k->bounds.prefill_chunk;
+
+    if (end > s->n)
+        end = s->n;
+    k->model->ops->warm(k->model, k->pool, k->rows, p->slot, s->prompt + p->start,
+                        p->end - p->start, end - p->start);
+}
+
 int round_fill(struct rounds *r, const struct plan_span *p)
 {
     struct rank *k = r->k;
@@ -250,6 +280,7 @@ int round_fill(struct rounds *r, const struct plan_span *p)
     err = stage(r);
     if (err < 0)
         return err;
+    warm_chunk(r, p);
     run_known(r);
     if (s->drafts)
         observe(r);
@@ -497,19 +528,24 @@ static bool any_drafts(const struct rounds *r)
     return false;
 }
 
-/* stage, with the time that it waited for rows of n-gram tables apart. */
+/* stage, with what the n-gram rows took apart. */
 static int stage_timed(struct rounds *r)
 {
     struct row_store *rows = r->k->rows;
-    struct row_store_stats before, after;
+    struct row_store_stats before, now;
     int64_t begin = clock_ns();
     int err;
 
     rows->ops->stats(rows, &before);
     err = stage(r);
-    rows->ops->stats(rows, &after);
-    r->rec.engram_ns = (int64_t)(after.wait_ns - before.wait_ns);
+    rows->ops->stats(rows, &now);
+    r->rec.engram_ns = (int64_t)(now.wait_ns - before.wait_ns);
     r->rec.stage_ns = clock_ns() - begin - r->rec.engram_ns;
+    r->rec.engram_rows = (int64_t)(now.rows - r->rows.rows);
+    r->rec.engram_hits = (int64_t)(now.hits + now.joined - r->rows.hits - r->rows.joined);
+    r->rec.engram_reads = (int64_t)(now.reads - r->rows.reads);
+    r->rec.engram_waits = (int64_t)(now.waits - r->rows.waits);
+    r->rows = now;
     return err;
 }
 

@@ -13,6 +13,7 @@
 #define TANDEM_RANK_ROUND_H
 
 #include "src/draft/drafter.h"
+#include "src/model/row_store.h"
 #include "src/rank/plan.h"
 #include "src/rank/rank.h"
 #include "src/rank/roundlog.h"
@@ -53,6 +54,7 @@ struct rounds {
     int64_t start_ns;                         /* when the last round's window started */
     int64_t device_end_ns;                    /* of the last round */
     bool follows_round;                       /* nothing ran since the last round */
+    struct row_store_stats rows;              /* when the last window was staged */
 };
 
 /* round_open - errors   an errno, logged: memory, or the log's file */

@@ -67,6 +67,9 @@ struct round_record {
     int64_t draft_ns, draft_wait_ns, ingest_ns, commit_ns, idle_ns;
     int64_t wall_ns; /* from the end of the last round, or from the plan where others ran between */
     int64_t exchanges, wait_ns, move_ns;
+    /* rows of n-gram tables since the last window was staged: asked; of these in the cache or being read already;
+     * reads that ended; stagings that waited */
+    int64_t engram_rows, engram_hits, engram_reads, engram_waits;
     bool lag_known; /* on followers whose clock was compared */
     int64_t lag_ns; /* this rank's window start minus rank 0's */
 };
@@ -92,6 +95,7 @@ struct tally {
     int64_t plan_ns, stage_ns, launch_ns, engram_ns, window_ns, choose_ns;
     int64_t draft_ns, draft_wait_ns, ingest_ns, commit_ns, idle_ns, wall_ns;
     int64_t exchanges, wait_ns, move_ns;
+    int64_t engram_rows, engram_hits, engram_reads, engram_waits;
     int64_t rest_ns; /* wall that no step accounts for, where it is less than TALLY_GAP_NS; */
     int64_t gap_ns;  /* and where it is more: nobody had work */
 };
