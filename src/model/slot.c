@@ -196,34 +196,47 @@ static void live_rows(const struct state_spec *s, int pos, int *first, int *end)
     }
 }
 
+/* Rows first .. end - 1 of a slot's state into rows; a ring wraps once. */
+static void fetch_rows(const struct state_view *v, struct queue *q, int slot, int first, int end,
+                       char *rows)
+{
+    while (first < end) {
+        int at = first % v->cap, n = end - first < v->cap - at ? end - first : v->cap - at;
+        size_t bytes = (size_t)n * v->row_bytes;
+
+        q->ops->get(q, rows, v->base + (size_t)slot * v->slot_stride + (size_t)at * v->row_bytes,
+                    bytes);
+        rows += bytes;
+        first += n;
+    }
+}
+
 int slot_digest(struct slot_pool *p, struct queue *q, int slot, uint64_t *out)
 {
     uint64_t h = FNV1A64_INIT;
     size_t widest = 1;
-    char *row;
+    char *rows;
     int r = 0;
 
-    for (int i = 0; i < p->states.n; i++)
-        if (p->view[i].row_bytes > widest)
-            widest = p->view[i].row_bytes;
-    row = malloc(widest);
-    if (!row)
-        return fail(-ENOMEM, "slots: out of memory");
-    for (int i = 0; i < p->states.n && r == 0; i++) {
-        const struct state_view *v = &p->view[i];
+    for (int i = 0; i < p->states.n; i++) {
         int first, end;
 
         live_rows(&p->states.spec[i], p->pos[slot], &first, &end);
-        for (int j = first; j < end && r == 0; j++) {
-            q->ops->get(q, row,
-                        v->base + (size_t)slot * v->slot_stride +
-                            (size_t)(j % v->cap) * v->row_bytes,
-                        v->row_bytes);
-            r = q->ops->wait(q);
-            h = fnv1a64(h, row, v->row_bytes);
-        }
+        if (p->view[i].row_bytes * (size_t)(end - first) > widest)
+            widest = p->view[i].row_bytes * (size_t)(end - first);
     }
-    free(row);
+    rows = malloc(widest);
+    if (!rows)
+        return fail(-ENOMEM, "slots: out of memory");
+    for (int i = 0; i < p->states.n && r == 0; i++) {
+        int first, end;
+
+        live_rows(&p->states.spec[i], p->pos[slot], &first, &end);
+        fetch_rows(&p->view[i], q, slot, first, end, rows);
+        r = q->ops->wait(q);
+        h = fnv1a64(h, rows, p->view[i].row_bytes * (size_t)(end - first));
+    }
+    free(rows);
     if (r == 0)
         *out = h;
     return r;
