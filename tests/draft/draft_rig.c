@@ -33,7 +33,9 @@ static void run(struct rig *g, void *arg)
     struct drafter *d = b->d[g->rank];
 
     MUST(d->ops->ready(d, g->dev, g->pool));
+    MUST(comm_barrier(g->comm)); /* see rig.c: allocations are over */
     b->fn(b, g);
+    MUST(comm_barrier(g->comm));
     d->ops->close(d);
 }
 

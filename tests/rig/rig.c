@@ -3,6 +3,7 @@
 #include "src/base/file.h"
 #include "src/base/json.h"
 #include "src/base/log.h"
+#include "src/model/resident.h"
 #include "src/model/source.h"
 #include "src/model/tokenizer.h"
 #include "tests/transport/wires.h"
@@ -25,6 +26,7 @@
 struct world {
     const struct rig_settings *set;
     struct wires wires;
+    struct comm_hub *hub; /* of devices */
     void (*fn)(struct rig *g, void *arg);
     void *arg;
 };
@@ -73,6 +75,18 @@ static void open_pack(struct rig *g, const char *folder, const struct walk_part 
     tokenizer_close(t);
 }
 
+static const char *default_backend = "ref";
+
+void rig_backend(const char *name)
+{
+    default_backend = name;
+}
+
+static const char *backend_name(const struct rig_settings *s)
+{
+    return s->backend ? s->backend : default_backend;
+}
+
 static void open_model(struct rig *g)
 {
     const struct rig_settings *s = g->set;
@@ -81,8 +95,6 @@ static void open_model(struct rig *g)
     const struct family_ops *family;
     char folder[PATH_CAP];
     int n = 1, rows_max = s->rows_max ? s->rows_max : 512;
-    const void *base, *dev_base;
-    size_t bytes;
 
     read_config(g, folder, sizeof(folder));
     MUST(family_find(g->config, &family));
@@ -93,21 +105,19 @@ static void open_model(struct rig *g)
     if (s->part)
         parts[n++] = s->part(s->part_arg, g->config, g->m, &states);
     open_pack(g, folder, parts, n);
-    MUST(backend_find(s->backend ? s->backend : "ref", &g->backend));
+    MUST(backend_find(backend_name(s), &g->backend));
     MUST(g->backend->open(0, s->threads ? s->threads : 1, &g->dev));
     MUST(g->backend->queue_open(g->dev, &g->q));
-    base = pack_base(g->pack, &bytes);
-    MUST(g->backend->weights(g->dev, base, bytes, &dev_base));
     MUST(pack_bind(g->pack, parts, n));
+    MUST(resident_open(g->dev, g->pack, parts, n, &g->resident));
     MUST(family->ready(g->m, g->dev, g->pack));
     MUST(slot_pool_open(g->dev, &states, s->slots ? s->slots : 1, s->context ? s->context : 2048,
                         rows_max, &g->pool));
     MUST(window_open(g->dev, g->m, rows_max, &g->w));
-    MUST(row_store_open(&(struct row_store_settings){ .pack = g->pack,
-                                                      .io = "auto",
-                                                      .cache_bytes = 1 << 20,
-                                                      .wait_limit_ms = 60000 },
-                        &g->rows));
+    MUST(row_store_open(
+        &(struct row_store_settings){
+            .pack = g->pack, .io = "auto", .cache_bytes = 1 << 20, .wait_limit_ms = 60000 },
+        &g->rows));
 }
 
 static void open_exec(struct rig *g)
@@ -138,6 +148,7 @@ static void close_rig(struct rig *g)
     window_close(g->w);
     slot_pool_close(g->pool);
     g->m->ops->close(g->m);
+    resident_close(g->resident);
     g->backend->queue_close(g->q);
     g->backend->close(g->dev);
     pack_close(g->pack);
@@ -158,10 +169,15 @@ static void run_rank(int rank, void *arg)
     open_model(&g);
     if (s->ranks == 1)
         MUST(comm_self_open(&cs, &g.comm));
+    else if (world->hub)
+        MUST(comm_peer_open(world->hub, g.dev, rank, &cs, &g.comm));
     else
         MUST(comm_link_open(world->wires.link[rank], rank, s->ranks, &cs, &g.comm));
     open_exec(&g);
+    /* nobody allocates on a device while another rank's exchange waits there */
+    MUST(comm_barrier(g.comm));
     world->fn(&g, world->arg);
+    MUST(comm_barrier(g.comm));
     comm_close(g.comm);
     close_rig(&g);
 }
@@ -169,12 +185,16 @@ static void run_rank(int rank, void *arg)
 void rigs_run(const struct rig_settings *s, void (*fn)(struct rig *g, void *arg), void *arg)
 {
     struct world world = { .set = s, .fn = fn, .arg = arg };
+    const struct backend_ops *b;
 
-    if (s->ranks > 1)
+    MUST(backend_find(backend_name(s), &b));
+    if (s->ranks > 1 && !(b->caps & BACKEND_HOST_MEMORY))
+        MUST(comm_hub_open(s->ranks, &world.hub));
+    else if (s->ranks > 1)
         wires_open(&world.wires, "loop", s->ranks, 0);
     wires_run(s->ranks, run_rank, &world);
-    if (s->ranks > 1)
-        wires_close(&world.wires);
+    wires_close(&world.wires);
+    comm_hub_close(world.hub);
 }
 
 void rig_forward(struct rig *g, int slot, const int32_t *tok, int n, bool head)
@@ -201,14 +221,24 @@ void rig_logits(struct rig *g, float *out)
     size_t block = (size_t)rows * (size_t)widest;
     float *own = calloc(block, sizeof(float));
     float *all = calloc(block * (size_t)g->m->ranks, sizeof(float));
+    void *d_own, *d_all;
 
+    MUST(g->dev->ops->alloc(g->dev, block * sizeof(float), &d_own));
+    MUST(g->dev->ops->alloc(g->dev, block * sizeof(float) * (size_t)g->m->ranks, &d_all));
     for (int r = 0; r < rows; r++)
         g->q->ops->get(g->q, own + (size_t)r * (size_t)widest,
                        g->w->logits + (size_t)r * (size_t)g->m->vocab_share,
                        sizeof(float) * (size_t)g->m->vocab_share);
     MUST(g->q->ops->wait(g->q));
-    comm_gather(g->comm, g->q, COMM_SITES - 1, own, all, block * sizeof(float));
+    MUST(comm_barrier(g->comm));
+    g->q->ops->put(g->q, d_own, own, block * sizeof(float));
+    comm_gather(g->comm, g->q, COMM_SITES - 1, d_own, d_all, block * sizeof(float));
+    g->q->ops->get(g->q, all, d_all, block * sizeof(float) * (size_t)g->m->ranks);
+    MUST(g->q->ops->wait(g->q));
     MUST(comm_check(g->comm));
+    MUST(comm_barrier(g->comm));
+    g->dev->ops->free(g->dev, d_own);
+    g->dev->ops->free(g->dev, d_all);
     for (int i = 0; i < g->m->ranks; i++) {
         for (int r = 0; r < rows; r++)
             memcpy(out + (size_t)r * (size_t)g->m->vocab + at,

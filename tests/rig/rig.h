@@ -14,10 +14,11 @@
 #include <stdbool.h>
 
 struct json;
+struct resident;
 
 struct rig_settings {
     const char *model;   /* checkpoint folder; NULL is the pocket model */
-    const char *backend; /* NULL is ref */
+    const char *backend; /* NULL is ref, or what rig_backend said */
     int ranks;
     bool fp32;                    /* numerics */
     bool no_quant;                /* cache_quant = off */
@@ -37,6 +38,7 @@ struct rig {
     const struct backend_ops *backend;
     struct device *dev;
     struct queue *q;
+    struct resident *resident;
     struct model *m;
     struct slot_pool *pool;
     struct window *w;
@@ -46,6 +48,10 @@ struct rig {
     struct exec x;
     int rank;
 };
+
+/* rig_backend - what settings that name no backend mean from now on, so that a test made for one runs
+ * on another; the name is kept. Ranks on devices meet in a comm_peer. */
+void rig_backend(const char *name);
 
 /* rigs_run - fn(rig, arg) on every rank; returns when all have. */
 void rigs_run(const struct rig_settings *s, void (*fn)(struct rig *g, void *arg), void *arg);
