@@ -556,6 +556,7 @@ static int run_window(struct rounds *r, const struct plan_round *p)
 {
     struct rank *k = r->k;
     struct round_record *rec = &r->rec;
+    uint64_t wait[2];
     int64_t t[6];
     int err;
 
@@ -564,9 +565,11 @@ static int run_window(struct rounds *r, const struct plan_round *p)
     rec->idle_ns = r->follows_round ? t[0] - r->device_end_ns : 0;
     k->model->ops->forward(k->model, &k->x, k->pool, k->win);
     t[1] = clock_ns();
+    wait[0] = k->comm->stats.wait_ns;
     accept_window(k->acc, &k->x, k->win, r->sampler);
     slot_commit(&k->x, k->pool, k->win);
     t[2] = clock_ns();
+    wait[1] = k->comm->stats.wait_ns;
     r->pass.n = 0;
     if (any_drafts(r))
         observe(r);
@@ -580,8 +583,11 @@ static int run_window(struct rounds *r, const struct plan_round *p)
     if (!(k->dev->ops->caps & BACKEND_HOST_MEMORY)) {
         rec->launch_ns = t[4] - t[0];
         rec->window_ns = t[5] - t[0];
+        rec->window_wait_ns = (int64_t)k->comm->stats.wait_ns;
         return err;
     }
+    rec->window_wait_ns = (int64_t)wait[0];
+    rec->choose_wait_ns = (int64_t)(wait[1] - wait[0]);
     rec->window_ns = t[1] - t[0];
     rec->choose_ns = t[2] - t[1];
     rec->ingest_ns = t[3] - t[2];

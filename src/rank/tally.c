@@ -20,6 +20,8 @@ const struct record_field record_fields[] = {
     { "wall_ms", UNIT_MS, BOTH(wall_ns) },
     { "xn", UNIT_COUNT, BOTH(exchanges) },
     { "xwait_us", UNIT_US, BOTH(wait_ns) },
+    { "xwait_window_us", UNIT_US, BOTH(window_wait_ns) },
+    { "xwait_choose_us", UNIT_US, BOTH(choose_wait_ns) },
     { "xmove_us", UNIT_US, BOTH(move_ns) },
     { "engram_rows", UNIT_COUNT, BOTH(engram_rows) },
     { "engram_hits", UNIT_COUNT, BOTH(engram_hits) },
