@@ -3,6 +3,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,6 +16,7 @@
 #define DEPTH_CAP 1000
 #define SMALL_OBJECT 16 /* members found by looking at all of them; larger objects get a table */
 #define PATH_TEXT 512
+#define WHY_TEXT 256
 
 struct json {
     enum json_type type;
@@ -45,8 +47,8 @@ static const char *const type_names[] = {
     [JSON_IS_OBJECT] = "an object",
 };
 
-/* Refuses depth before the library recurses, and with the place. Validates nothing else. */
-static int check_depth(const char *text, size_t bytes, const char *name, int max_depth)
+/* Refuses depth before the library recurses, and says where. Validates nothing else. */
+static int check_depth(const char *text, size_t bytes, int max_depth, char *why, size_t cap)
 {
     int depth = 0, line = 1;
     size_t line_start = 0;
@@ -66,9 +68,11 @@ static int check_depth(const char *text, size_t bytes, const char *name, int max
         } else if (c == '"') {
             in_string = true;
         } else if (c == '[' || c == '{') {
-            if (++depth > max_depth)
-                return fail(-EINVAL, "%s: line %d column %zu: nested deeper than %d", name, line,
-                            i - line_start + 1, max_depth);
+            if (++depth > max_depth) {
+                snprintf(why, cap, "line %d column %zu: nested deeper than %d", line,
+                         i - line_start + 1, max_depth);
+                return -EINVAL;
+            }
         } else if (c == ']' || c == '}') {
             depth--;
         }
@@ -177,42 +181,54 @@ static void free_children(struct json *n)
     free(n->table);
 }
 
-int json_parse(const char *text, size_t bytes, const char *name, int max_depth, struct json **out)
+/* The tree of a text that check_depth let pass. What is wrong, without the name of the text, goes to
+ * why. */
+static int parse(const char *text, size_t bytes, const char *name, struct json **out, char *why,
+                 size_t cap)
 {
+    struct tree *t = calloc(1, sizeof(*t));
     json_error_t err;
-    struct tree *t;
-    int r;
+    int r = -ENOMEM;
 
-    assert(max_depth >= 1 && max_depth <= DEPTH_CAP);
-    r = check_depth(text, bytes, name, max_depth);
-    if (r < 0)
-        return r;
-    t = calloc(1, sizeof(*t));
+    snprintf(why, cap, "no memory");
     if (!t)
-        return fail(-ENOMEM, "%s: no memory", name);
+        return r;
     t->name = strdup(name);
-    if (!t->name) {
-        r = fail(-ENOMEM, "%s: no memory", name);
+    if (!t->name)
         goto free_tree;
-    }
     t->root.key = t->name;
     t->values = json_loadb(text, bytes, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &err);
     if (!t->values) {
+        snprintf(why, cap, "line %d column %d: %s", err.line, err.column, err.text);
         r = json_error_code(&err) == json_error_out_of_memory ? -ENOMEM : -EINVAL;
-        r = fail(r, "%s: line %d column %d: %s", name, err.line, err.column, err.text);
         goto free_tree;
     }
     r = build(&t->root, t->values);
-    if (r < 0) {
-        r = fail(r, "%s: no memory", name);
+    if (r < 0)
         goto free_tree;
-    }
     *out = &t->root;
     return 0;
 
 free_tree:
     json_close(&t->root);
     return r;
+}
+
+int json_try(const char *text, size_t bytes, const char *name, int max_depth, struct json **out,
+             char *why, size_t cap)
+{
+    assert(max_depth >= 1 && max_depth <= DEPTH_CAP);
+    if (check_depth(text, bytes, max_depth, why, cap) < 0)
+        return -EINVAL;
+    return parse(text, bytes, name, out, why, cap);
+}
+
+int json_parse(const char *text, size_t bytes, const char *name, int max_depth, struct json **out)
+{
+    char why[WHY_TEXT];
+    int r = json_try(text, bytes, name, max_depth, out, why, sizeof(why));
+
+    return r < 0 ? fail(r, "%s: %s", name, why) : 0;
 }
 
 int json_read(const char *path, size_t max_bytes, int max_depth, struct json **out)

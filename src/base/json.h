@@ -36,6 +36,12 @@ struct json;
  */
 int json_parse(const char *text, size_t bytes, const char *name, int max_depth, struct json **out);
 
+/* json_try - json_parse that logs nothing: the line and column and what is wrong there go to why. For
+ * texts of which some are expected to be broken.
+ */
+int json_try(const char *text, size_t bytes, const char *name, int max_depth, struct json **out,
+             char *why, size_t cap);
+
 /* json_read - json_parse of a regular file of at most max_bytes; errors as file_read and
  * json_parse.
  */

@@ -68,6 +68,28 @@ Test(json, refuses_what_is_not_strict_json_and_says_where)
     }
 }
 
+Test(json, a_try_says_the_same_and_logs_nothing)
+{
+    struct capture log;
+    char why[256];
+
+    capture_start(&log);
+    for (size_t i = 0; i < sizeof(refusals) / sizeof(refusals[0]); i++) {
+        const char *says = refusals[i].says;
+        struct json *root = NULL;
+
+        cr_expect(eq(int,
+                     json_try(refusals[i].text, strlen(refusals[i].text), "t", 20, &root, why,
+                              sizeof(why)),
+                     -EINVAL),
+                  "%s", refusals[i].name);
+        cr_expect(strstr(why, strncmp(says, "t: ", 3) == 0 ? says + 3 : says) != NULL, "%s: \"%s\"",
+                  refusals[i].name, why);
+        cr_expect(eq(ptr, root, NULL));
+    }
+    cr_expect(eq(int, log.lines, 0));
+}
+
 Test(json, depth_counts_brackets_outside_of_strings)
 {
     struct json *root;
