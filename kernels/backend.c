@@ -11,7 +11,7 @@
 #include "src/base/log.h"
 
 /* Slowest first: auto takes the last one that finds a device. */
-static const struct backend_ops *const backends[] = { &backend_ref, &backend_cuda };
+static const struct backend_ops *const backends[] = { &backend_ref, &backend_cpu, &backend_cuda };
 
 #define BACKENDS ((int)(sizeof(backends) / sizeof(backends[0])))
 

@@ -4,6 +4,7 @@
 
 #include "kernels/backend.h"
 
+extern const struct backend_ops backend_cpu;  /* in cpu/backend.c */
 extern const struct backend_ops backend_cuda; /* in cuda/backend.c, or cuda_none.c where CUDA is missing */
 
 #endif

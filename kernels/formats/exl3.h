@@ -1,9 +1,10 @@
 /* exl3 - EXL3 tiles bit for bit: trellis states, codebooks, tile order, rotations, n-gram rows.
  *
- * A tile is 256 weights in ring order p and 128 bits2 bits arranged as a ring. In a checkpoint's uint16 words
- * [8 bits2], read two by two as little-endian uint32, ring bit 0 is bit 31 of the first uint32. Weight p is a
- * function of the 16 ring bits that end before bit exl3_end(p), its state; any bits are a valid tile.
- * bits2 is twice the bits of a weight; odd ones are the half widths.
+ * A tile is 256 weights in ring order p and 128 bits2 bits arranged as a ring. In a checkpoint's
+ * uint16 words [8 bits2], read two by two as little-endian uint32, ring bit 0 is bit 31 of the
+ * first uint32. Weight p is a function of the 16 ring bits that end before bit exl3_end(p), its
+ * state; any bits are a valid tile. bits2 is twice the bits of a weight; odd ones are the half
+ * widths.
  *
  * source   exllamav3 1.4.1; docs/DECODE.md "EXL3"
  */
@@ -35,14 +36,15 @@ NUM_FN uint16_t exl3_value(enum codebook c, uint32_t state)
     return f16_from_f32(f32_from_f16((uint16_t)x) + f32_from_f16((uint16_t)(x >> 16)));
 }
 
-/* exl3_end - the ring bit behind the last one of weight p's state. Half widths: even p take the smaller step. */
+/* exl3_end - the ring bit behind the last one of weight p's state. Half widths: even p take the
+ * smaller step. */
 NUM_FN int exl3_end(int bits2, int p)
 {
     return (p + 1) * bits2 / 2;
 }
 
-/* exl3_tile_row, exl3_tile_col - input and output, inside the tile, of ring position p: lane p / 8 of 32 holds
- * its 8 values as the operand registers of a 16 x 8 x 16 matrix instruction. */
+/* exl3_tile_row, exl3_tile_col - input and output, inside the tile, of ring position p: lane p / 8
+ * of 32 holds its 8 values as the operand registers of a 16 x 8 x 16 matrix instruction. */
 NUM_FN int exl3_tile_row(int p)
 {
     return 2 * (p >> 3 & 3) + (p & 1) + 8 * (p >> 1 & 1);
@@ -59,7 +61,8 @@ NUM_FN int exl3_tile_pos(int row, int col)
     return 32 * (col & 7) + 8 * (row >> 1 & 3) + 4 * (col >> 3) + 2 * (row >> 3) + (row & 1);
 }
 
-/* exl3_width_ok - shape[2] of a trellis, 8 bits2, is one of the widths that exist with this codebook. */
+/* exl3_width_ok - shape[2] of a trellis, 8 bits2, is one of the widths that exist with this
+ * codebook. */
 static inline int exl3_width_ok(enum codebook c, int64_t words)
 {
     int64_t bits2 = words / 8;
@@ -77,10 +80,12 @@ void exl3_tile_values(const uint16_t *tile, int bits2, enum codebook c, float ou
 /* exl3_signs - n / 16 words of packed signs, lowest bit first, to n f16 numbers 1 and -1. */
 void exl3_signs(const uint16_t *packed, int n, uint16_t *f16);
 
-/* exl3_butterflies - the 7 stages of the Hadamard transform of 128 values, strides 1, 2, .. 64, without scale. */
+/* exl3_butterflies - the 7 stages of the Hadamard transform of 128 values, strides 1, 2, .. 64,
+ * without scale. */
 void exl3_butterflies(float v[EXL3_BLOCK]);
 
-/* Where the product x * suh is rounded: P nowhere (ours, in every op), R to f16, x before it too (exllamav3). */
+/* Where the product x * suh is rounded: P nowhere (ours, in every op), R to f16, x before it too
+ * (exllamav3). */
 enum exl3_order { EXL3_ORDER_P, EXL3_ORDER_R };
 
 /* exl3_rotate_in - x_hat of one block of inputs: (x * suh) rotated and rounded to f16, kept as f32.
@@ -88,18 +93,21 @@ enum exl3_order { EXL3_ORDER_P, EXL3_ORDER_R };
 void exl3_rotate_in(const float *x, int n, const uint16_t suh[EXL3_BLOCK], enum exl3_order order,
                     float out[EXL3_BLOCK]);
 
-/* exl3_rotate_out - z of one block of outputs, in place: rotated, times svh, plus bias unless it is NULL. */
+/* exl3_rotate_out - z of one block of outputs, in place: rotated, times svh, plus bias unless it is
+ * NULL. */
 void exl3_rotate_out(float z[EXL3_BLOCK], const uint16_t svh[EXL3_BLOCK], const uint16_t *bias);
 
 #define NGRAM_COLS 160
 
-/* ngram_row_words - uint16 words of a row of an n-gram table with this many bits a value: 4, 5, 6. */
+/* ngram_row_words - uint16 words of a row of an n-gram table with this many bits a value: 4, 5, 6.
+ */
 static inline int ngram_row_words(int bits)
 {
     return 1 + NGRAM_COLS * bits / 16;
 }
 
-/* ngram_row - decode one row: MUL1(state) * scale + bias. bias f16 [NGRAM_COLS] of the head asked for.
+/* ngram_row - decode one row: MUL1(state) * scale + bias. bias f16 [NGRAM_COLS] of the head asked
+ * for.
  * note     its ring is least significant bit first, unlike a tile's */
 void ngram_row(const uint16_t *row, int bits, const uint16_t *bias, float out[NGRAM_COLS]);
 

@@ -1,5 +1,5 @@
-/* repack.c owns the change of order between a checkpoint and a blob. Packs of hundreds of GB go through here, so
- * the loops move words, not bits. */
+/* repack.c owns the change of order between a checkpoint and a blob. Packs of hundreds of GB go
+ * through here, so the loops move words, not bits. */
 #include "kernels/formats/repack.h"
 
 #include <string.h>
@@ -29,7 +29,7 @@ static uint32_t load_u32(const unsigned char *p)
     return v;
 }
 
-/* ---- EXL3 -------------------------------------------------------------------------------------------- */
+/* ---- EXL3 ------------------------------------------------------------------------------------ */
 
 /* Pair c owns 2 bits2 of the tile's 16-bit units in ring order; a word's upper half comes first. */
 static int unit_index(int unit)
@@ -80,7 +80,8 @@ static void ring_bytes(const unsigned char *tile, int bits2, unsigned char *ring
 
 #define RING_MAX (2 * EXL3_WORDS_MAX + 8)
 
-/* One lane-major group: every lane's bits of tile after tile run through a shift register into words. */
+/* One lane-major group: every lane's bits of tile after tile run through a shift register into
+ * words. */
 static void lanes_put(const unsigned char *src, size_t ld, int bits2, int steps, uint32_t *out)
 {
     unsigned char ring[4 * STRIP_TILES][RING_MAX];
@@ -152,7 +153,7 @@ void exl3_tile_get(const struct mat *m, const void *strip, int kstep, int column
                   bits2, kstep % group * STRIP_TILES + column, (unsigned char *)tile);
 }
 
-/* ---- FP8, FP4 ---------------------------------------------------------------------------------------- */
+/* ---- FP8, FP4 -------------------------------------------------------------------------------- */
 
 static void fp8_pack(const struct mat *m, const unsigned char *src, size_t ld, int outputs,
                      unsigned char *strip)
@@ -241,7 +242,7 @@ void mat_pack_scales(const struct mat *m, int strip, const void *src, size_t ld,
             out[g * wide + (size_t)(wide == 64 ? n % 8 * 8 + n / 8 : n)] = in[(size_t)n * ld + g];
 }
 
-/* ---- checks ------------------------------------------------------------------------------------------ */
+/* ---- checks ---------------------------------------------------------------------------------- */
 
 int64_t find_bad_f16(const void *src, int64_t n)
 {
@@ -263,7 +264,8 @@ int64_t find_bad_f32(const void *src, int64_t n)
     return -1;
 }
 
-/* Blocks without a bad byte are passed over quickly: the loop inside has no exit and becomes vector code. */
+/* Blocks without a bad byte are passed over quickly: the loop inside has no exit and becomes vector
+ * code. */
 #define SCAN_BLOCK 4096
 #define FIND_BAD(name, bad)                                                                        \
     int64_t name(const void *src, int64_t n)                                                       \

@@ -1,5 +1,5 @@
-/* product.c owns the product of rows with a matrix of any type: the plain strip, and how a product is shared out.
- * moe.c drives the same strips for experts. */
+/* product.c owns the product of rows with a matrix of any type: the plain strip, and how a product
+ * is shared out. moe.c drives the same strips for experts. */
 #include "kernels/ref/product.h"
 
 #include <errno.h>
@@ -93,10 +93,10 @@ void ref_strip(const struct strip *s, float *y, size_t ldy)
                             w->bias ? w->bias + s->first : NULL);
 }
 
-/* ---- matmul ------------------------------------------------------------------------------------------ */
+/* ---- matmul ---------------------------------------------------------------------------------- */
 
-/* A task takes a strip of a group's outputs for all rows. A tile that two groups share is computed for each of
- * them and each stores its own outputs. */
+/* A task takes a strip of a group's outputs for all rows. A tile that two groups share is computed
+ * for each of them and each stores its own outputs. */
 struct product {
     const struct matmul_args *a;
     strip_fn *strip;

@@ -46,7 +46,8 @@ static inline void golden_close(struct golden *g)
     free(g->bytes);
 }
 
-/* A copy of a tensor, aligned for any type; *bytes, if not NULL, is its size. The caller frees it. */
+/* A copy of a tensor, aligned for any type; *bytes, if not NULL, is its size. The caller frees it.
+ */
 __attribute__((format(printf, 3, 4))) static inline void *
 golden_tensor(const struct golden *g, size_t *bytes, const char *fmt, ...)
 {

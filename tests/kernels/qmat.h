@@ -1,4 +1,5 @@
-/* qmat - made-up matrices of every stored type, packed as ops read them, and what they mean by plain loops. */
+/* qmat - made-up matrices of every stored type, packed as ops read them, and what they mean by
+ * plain loops. */
 #ifndef TANDEM_TESTS_KERNELS_QMAT_H
 #define TANDEM_TESTS_KERNELS_QMAT_H
 
@@ -9,8 +10,9 @@
 #include "kernels/formats/values.h"
 #include "tests/kernels/bed.h"
 
-/* qmat_each - fill m's dtype and q with stored type number i, for rows x cols; false if there is no such number.
- * Plain types, FP8 with both scales and both blocks, MXFP4, NVFP4 both ways, EXL3 of every width and codebook. */
+/* qmat_each - fill m's dtype and q with stored type number i, for rows x cols; false if there is no
+ * such number. Plain types, FP8 with both scales and both blocks, MXFP4, NVFP4 both ways, EXL3 of
+ * every width and codebook. */
 static inline bool qmat_each(int i, struct mat *m)
 {
     static const struct mat fixed[] = {
@@ -61,7 +63,8 @@ static inline const char *qmat_name(const struct mat *m)
     return text;
 }
 
-/* A checkpoint's bytes: codes, scales, suh, svh, bias of m's rows x cols. Nothing in them is a NaN. */
+/* A checkpoint's bytes: codes, scales, suh, svh, bias of m's rows x cols. Nothing in them is a NaN.
+ */
 struct qmat_source {
     unsigned char *codes, *scales;
     size_t code_ld, scale_ld;
@@ -141,7 +144,8 @@ static inline void qmat_source(struct bed *b, const struct mat *m, struct qmat_s
     }
 }
 
-/* qmat_pack - rows first_row .. and cols first_col .. of a source, as m asks (its rows and cols are the share's). */
+/* qmat_pack - rows first_row .. and cols first_col .. of a source, as m asks (its rows and cols are
+ * the share's). */
 static inline void qmat_pack(struct bed *b, struct mat *m, const struct qmat_source *s,
                              int first_row, int first_col)
 {
@@ -203,7 +207,8 @@ static inline void qmat_make(struct bed *b, struct mat *m)
     qmat_pack(b, m, &s, 0, 0);
 }
 
-/* The definition for one output and one row: F0 values, then one sum in order, multiply then add. */
+/* The definition for one output and one row: F0 values, then one sum in order, multiply then add.
+ */
 static inline float qmat_sum(const float *value, const float *x, int n, float from)
 {
     volatile float sum = from; /* keeps the loop scalar and in order */
@@ -233,7 +238,8 @@ static inline float *qmat_dense(const struct mat *m)
     return w;
 }
 
-/* qmat_product - y[rows of x][m->rows] = x W by the definition of mat.h, groups of x as in matmul. */
+/* qmat_product - y[rows of x][m->rows] = x W by the definition of mat.h, groups of x as in matmul.
+ */
 static inline void qmat_product(struct bed *b, const struct mat *m, int groups, enum codec in,
                                 const float *x, int rows, float *y)
 {

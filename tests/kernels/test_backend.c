@@ -3,7 +3,7 @@
 #include "tests/base/capture.h"
 #include "tests/kernels/bed.h"
 
-static const char *const names[] = { "ref" };
+static const char *const names[] = { "ref", "cpu" };
 
 /* What holds for every backend that opens here. */
 Test(backend, memory_and_queues)

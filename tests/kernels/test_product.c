@@ -54,7 +54,7 @@ static void product_case(const char *backend, struct mat m, int groups, enum cod
     bed_close(&b);
 }
 
-static const char *const backends[] = { "ref" };
+static const char *const backends[] = { "ref", "cpu" };
 
 Test(product, every_type_has_the_bits_of_its_definition)
 {
