@@ -76,7 +76,7 @@ static ALWAYS_INLINE void load_pieces(const unsigned char *tile, size_t apart, c
     }
 }
 
-/* The codebook's number. Both books make 2^13 times the number before its rounding to f16; adding
+/* The codebook's number. All books make 2^13 times the number before its rounding to f16; adding
  * its own 2^-13 part rounds it to 11 bits, which is that rounding: no number of theirs is
  * subnormal. */
 static ALWAYS_INLINE vf book_value(vu state, const int book)

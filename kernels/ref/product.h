@@ -12,9 +12,8 @@
 #include "kernels/ops.h"
 
 #define STRIP_ROWS 64     /* rows that share what is decoded */
-#define STRIP_OUTPUTS 128 /* outputs of the widest strip */
-#define STRIP_INPUTS                                                                               \
-    128 /* inputs that are decoded at a time: an EXL3 block, whole groups of every type */
+#define STRIP_OUTPUTS 128 /* of the widest strip */
+#define STRIP_INPUTS 128  /* decoded at a time: an EXL3 block, whole groups of every type */
 
 /* Outputs first .. first + n - 1 of w for some rows of inputs. first is a multiple of MAT_TILE, for
  * EXL3 of EXL3_BLOCK; n is at most strip_outputs(w). */
