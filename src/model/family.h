@@ -33,7 +33,7 @@ struct family_ops {
     int (*split)(struct model *m, int rank, int ranks);
 
     /* derive - what packs carry besides weights (the Engram token map), made from the tokenizer; the blob is
-     * the model's. 1 if there is nothing to carry. */
+     * the model's. 1 if there is nothing to carry. t NULL: a made-up one, for weights that are. */
     int (*derive)(struct model *m, const struct tokenizer *t, struct pack_blob *out);
 
     void (*states)(struct model *m, struct state_list *l);

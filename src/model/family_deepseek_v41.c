@@ -195,6 +195,19 @@ static int v41_split(struct model *base, int rank, int ranks)
     return 0;
 }
 
+/* As many classes as the config says, for weights that nobody has trained. */
+static int made_up_map(int vocab, int classes, int32_t **out)
+{
+    int32_t *map = malloc(sizeof(*map) * (size_t)vocab);
+
+    if (!map)
+        return fail(-ENOMEM, "deepseek_v41: out of memory");
+    for (int i = 0; i < vocab; i++)
+        map[i] = i % classes;
+    *out = map;
+    return 0;
+}
+
 static int v41_derive(struct model *base, const struct tokenizer *t, struct pack_blob *out)
 {
     struct v41_model *m = v41(base);
@@ -203,7 +216,8 @@ static int v41_derive(struct model *base, const struct tokenizer *t, struct pack
     if (!m->a.engrams)
         return 1;
     if (!m->map) {
-        r = token_map_build(t, m->a.vocab, m->a.engram_classes, &m->map);
+        r = t ? token_map_build(t, m->a.vocab, m->a.engram_classes, &m->map)
+              : made_up_map(m->a.vocab, m->a.engram_classes, &m->map);
         if (r < 0)
             return r;
     }

@@ -56,7 +56,8 @@ struct pack_spec {
 int pack_write(const char *path, const struct pack_spec *spec, struct source *src);
 
 /* pack_cached - the pack of a checkpoint in `cache`: <source digest>-<ranks>/rank<r>.pack, written
- * at first use and again when the walk has changed.
+ * at first use and again when the walk has changed; -device and -whole behind the ranks keep packs
+ * of another layout and another cut apart.
  *
  * in, out  src may be NULL; then nothing is written. path is written on success and on outcome 1
  * errors   outcome 1: not there and src is NULL; else those of pack_write */
@@ -101,6 +102,20 @@ int pack_verify(struct pack *p);
 /* pack_list - one line a weight on out (a FILE *): name, kind, format, bits, shape, share, bytes,
  * digest. */
 void pack_list(const struct pack *p, void *out);
+
+/* pack_item - weight i of a pack, in file order; 1 behind the last. Of a matrix with two layouts the
+ * second one has `again` set. */
+struct pack_item {
+    const char *name;
+    enum weight_kind kind;
+    int64_t rows, cols; /* of the whole weight */
+    uint64_t bytes;     /* of the share */
+    int row_bytes;      /* WEIGHT_ROWS */
+    int columns;        /* WEIGHT_ROWS: of the share */
+    enum dtype dtype;
+    bool again;
+};
+int pack_item(const struct pack *p, size_t i, struct pack_item *out);
 
 /* pack_rows_fd - where the rows of a row table lie: an open descriptor, the byte offset of local
  * column c's first row, and its number of rows. Owned by the pack.   errors   -EINVAL no such

@@ -247,6 +247,25 @@ close_hash:
     return r;
 }
 
+int pack_item(const struct pack *p, size_t i, struct pack_item *out)
+{
+    const struct pack_weight *w = &p->toc.weight[i];
+    bool rows = i < p->toc.n && w->d.kind == WEIGHT_ROWS;
+
+    if (i >= p->toc.n)
+        return 1;
+    *out = (struct pack_item){ .name = w->d.name,
+                               .kind = w->d.kind,
+                               .rows = w->d.rows,
+                               .cols = w->d.cols,
+                               .bytes = w->bytes,
+                               .row_bytes = rows ? pack_row_bytes(w) : 0,
+                               .columns = rows ? (int)w->d.count : 0,
+                               .dtype = w->dtype,
+                               .again = i > 0 && strcmp(w[-1].d.name, w->d.name) == 0 };
+    return 0;
+}
+
 /* "exl3 2.5 mul1", "fp8 32", "bf16"; bits of a weight without its scales. */
 static const char *format_text(const struct pack_weight *w, char *buf, size_t cap)
 {

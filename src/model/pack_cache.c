@@ -19,14 +19,16 @@
 int pack_cached(const char *cache, const struct pack_spec *spec, struct source *src,
                 char path[PATH_CAP])
 {
-    char hex[HEX_CAP(SHA256_BYTES)], name[HEX_CAP(SHA256_BYTES) + 48], full[PATH_CAP];
+    char hex[HEX_CAP(SHA256_BYTES)], name[HEX_CAP(SHA256_BYTES) + 64], full[PATH_CAP];
     struct pack_toc t;
     int current, r = pack_plan(spec, 1, &t);
 
     if (r < 0)
         return r;
-    snprintf(name, sizeof(name), "%s-%d/rank%d.pack",
-             hex_format(spec->source_digest, SHA256_BYTES, hex), spec->ranks, spec->rank);
+    snprintf(name, sizeof(name), "%s-%d%s%s/rank%d.pack",
+             hex_format(spec->source_digest, SHA256_BYTES, hex), spec->ranks,
+             t.layouts == PACK_CPU ? "" : "-device", spec->whole_experts ? "-whole" : "",
+             spec->rank);
     r = path_join(full, sizeof(full), cache, name);
     if (r < 0)
         goto free_toc;

@@ -1,7 +1,8 @@
-/* cmd_pack.c owns the commands about pack files. */
+/* cmd_pack.c owns the making and checking of packs. */
 #include "src/base/file.h"
 #include "src/base/log.h"
 #include "src/model/pack.h"
+#include "src/rank/checkpoint.h"
 #include "src/rank/commands.h"
 #include "src/rank/exit_code.h"
 #include "src/rank/packs.h"
@@ -47,7 +48,14 @@ int cmd_pack(struct options *o)
         int r = packs_path(o->word[1], rank, path);
 
         if (r == 0 && (!o->verify || access(path, F_OK) != 0))
-            r = packs_write(o->word[0], path, rank, o->pack_ranks, &step);
+            r = packs_write(&(struct checkpoint_settings){ .model = o->word[0],
+                                                           .rank = rank,
+                                                           .ranks = o->pack_ranks,
+                                                           .layouts = o->layouts,
+                                                           .whole_experts = o->whole_experts,
+                                                           .extra = o->extra,
+                                                           .n_extra = o->extras },
+                            path, &step);
         code = exit_code_of(step, r);
     }
     for (int rank = first; rank < end && code == 0 && o->verify; rank++) {
@@ -56,17 +64,4 @@ int cmd_pack(struct options *o)
             code = verify(path, set, rank == first);
     }
     return code;
-}
-
-int cmd_inspect(struct options *o)
-{
-    struct pack *p;
-    int r = pack_open(o->word[0], &p);
-
-    if (r < 0)
-        return exit_code_of(STEP_DATA, r);
-    printf("family %s, rank %d of %d\n", pack_family(p), pack_rank(p), pack_ranks(p));
-    pack_list(p, stdout);
-    pack_close(p);
-    return CODE_DONE;
 }

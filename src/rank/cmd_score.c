@@ -144,7 +144,11 @@ static int score(struct job *j, struct lead *l)
 int cmd_score(struct options *o)
 {
     struct score s = { .job = { .prepare = prepare, .lead = score }, .o = o };
-    int code = job_run(&s.job, &o->cfg);
+    int code;
+
+    if (o->against)
+        return cmd_against(o);
+    code = job_run(&s.job, &o->cfg);
 
     free(s.prompt.ids);
     return code;

@@ -14,7 +14,7 @@ static const struct command commands[] = {
         "Run known tokens and print one JSON object a position: the token's id, the logprob of the "
         "next "
         "one, the largest logits.",
-        OPT_CONFIG | OPT_PROMPT | OPT_NO_BOS | OPT_IDS | OPT_TOP | OPT_JSON, 0 },
+        OPT_CONFIG | OPT_PROMPT | OPT_NO_BOS | OPT_IDS | OPT_TOP | OPT_JSON | OPT_AGAINST, 0 },
       cmd_score },
     { { "tokenize", "", "Print the token ids of a text.",
         OPT_CONFIG | OPT_PROMPT | OPT_NO_BOS | OPT_JSON, 0 },
@@ -27,7 +27,12 @@ static const struct command commands[] = {
         "and all are read and compared.",
         OPT_PACK, 2 },
       cmd_pack },
-    { { "inspect", "PACK", "List the weights of a pack.", 0, 1 }, cmd_inspect },
+    { { "inspect", "PACK",
+        "List the weights of a pack, and what a window of one row reads of them.", OPT_GBPS, 1 },
+      cmd_inspect },
+    { { "convert", "MODEL OUT",
+        "Write a checkpoint folder OUT with the weights of MODEL in another format.", OPT_TO, 2 },
+      cmd_convert },
     { { "config", "", "Print every setting: key, default, meaning, value in force.",
         OPT_CONFIG | OPT_GET, 0 },
       cmd_config },

@@ -15,10 +15,12 @@ void command_list(void);
 
 int cmd_generate(struct options *o);
 int cmd_score(struct options *o);
+int cmd_against(struct options *o); /* score with --against */
 int cmd_tokenize(struct options *o);
 int cmd_detokenize(struct options *o);
 int cmd_pack(struct options *o);
 int cmd_inspect(struct options *o);
+int cmd_convert(struct options *o);
 int cmd_config(struct options *o);
 int cmd_demo(struct options *o);
 

@@ -2,6 +2,7 @@
 #include "src/rank/options.h"
 
 #include "src/base/log.h"
+#include "src/model/pack.h"
 #include "src/rank/exit_code.h"
 #include "src/verify/sampler.h"
 
@@ -33,11 +34,19 @@ enum option_id {
     ID_RANKS,
     ID_RANK,
     ID_VERIFY,
+    ID_LAYOUT,
+    ID_EXPERTS,
+    ID_EXTRA,
+    ID_GBPS,
+    ID_TO,
+    ID_AGAINST,
     ID_GET,
     ID_PROMPTS,
     ID_SPECIAL,
     ID_JSON
 };
+
+#define GBPS_DEFAULT 230.0
 
 struct entry {
     const char *name;
@@ -66,9 +75,19 @@ static const struct entry entries[] = {
     { "top", ID_TOP, OPT_TOP, "N", "how many of the largest logits to print (5)" },
     { "ranks", ID_RANKS, OPT_PACK, "N", "how many ranks share the model (1)" },
     { "rank", ID_RANK, OPT_PACK, "R", "only this rank's pack" },
+    { "layout", ID_LAYOUT, OPT_PACK, "cpu|cuda|both",
+      "for which backends packs are laid out (cpu)" },
+    { "experts", ID_EXPERTS, OPT_PACK, "width|whole", "how experts are shared out (width)" },
+    { "extra", ID_EXTRA, OPT_PACK, "FILE",
+      "weights beside MODEL, such as Engram shards; may be repeated" },
     { "verify", ID_VERIFY, OPT_PACK, NULL, "read the packs in OUT again and compare every digest" },
+    { "gbps", ID_GBPS, OPT_GBPS, "G", "memory speed that the floor is computed for (230)" },
+    { "to", ID_TO, OPT_TO, "FORMAT", "fp8-mxfp4, fp8, fp8-128, mxfp4, nvfp4 or nvfp4-ct" },
+    { "against", ID_AGAINST, OPT_AGAINST, "MODEL",
+      "score prompts with both, print how often they choose the same token" },
     { "get", ID_GET, OPT_GET, "KEY", "print one value and nothing else" },
-    { "prompts", ID_PROMPTS, OPT_PROMPTS, "FOLDER", "prompts, one a file *.txt (configs/demo)" },
+    { "prompts", ID_PROMPTS, OPT_PROMPTS | OPT_AGAINST, "FOLDER",
+      "prompts, one a file *.txt (configs/demo)" },
     { "special", ID_SPECIAL, OPT_SPECIAL, NULL, "print special tokens too" },
     { "json", ID_JSON, OPT_JSON, NULL, "print JSON" },
     { "help", ID_HELP, 0, NULL, "print this" },
@@ -166,6 +185,56 @@ static int parse_draft(struct options *o, const char *value)
     return config_set(&o->cfg, setting) < 0 ? CODE_USAGE : 0;
 }
 
+static int parse_choice(const char *option, const char *value, const char *const *names, int n,
+                        const char *want, int *out)
+{
+    for (int i = 0; i < n; i++)
+        if (strcmp(value, names[i]) == 0) {
+            *out = i;
+            return 0;
+        }
+    return wrong(option, value, want);
+}
+
+static int parse_layout(struct options *o, const char *value)
+{
+    static const char *const names[] = { "cpu", "cuda", "both" };
+    static const int layouts[] = { PACK_CPU, PACK_DEVICE, PACK_BOTH };
+    int i, code = parse_choice("layout", value, names, 3, "cpu, cuda or both", &i);
+
+    if (code == 0)
+        o->layouts = layouts[i];
+    return code;
+}
+
+static int parse_experts(struct options *o, const char *value)
+{
+    static const char *const names[] = { "width", "whole" };
+    int i, code = parse_choice("experts", value, names, 2, "width or whole", &i);
+
+    if (code == 0)
+        o->whole_experts = i == 1;
+    return code;
+}
+
+static int parse_extra(struct options *o, const char *value)
+{
+    if (o->extras == EXTRA_MAX) {
+        fail(-EINVAL, "--extra: more than %d", EXTRA_MAX);
+        return CODE_USAGE;
+    }
+    o->extra[o->extras++] = value;
+    return 0;
+}
+
+static int parse_gbps(struct options *o, const char *value)
+{
+    int code = parse_real("gbps", value, &o->gbps);
+
+    return code == 0 && !(o->gbps > 0 && o->gbps < 1e9) ? wrong("gbps", value, "a number above 0")
+                                                        : code;
+}
+
 static int read_config(struct options *o, const char *path)
 {
     return exit_code_of(STEP_CONFIG, config_read(&o->cfg, path));
@@ -225,6 +294,20 @@ static int apply(struct options *o, const struct entry *e, const char *value)
     case ID_VERIFY:
         o->verify = true;
         return 0;
+    case ID_LAYOUT:
+        return parse_layout(o, value);
+    case ID_EXPERTS:
+        return parse_experts(o, value);
+    case ID_EXTRA:
+        return parse_extra(o, value);
+    case ID_GBPS:
+        return parse_gbps(o, value);
+    case ID_TO:
+        o->to = value;
+        return 0;
+    case ID_AGAINST:
+        o->against = value;
+        return 0;
     case ID_GET:
         o->get = value;
         return 0;
@@ -259,7 +342,7 @@ static int check_line(const struct command_spec *s, struct options *o, int words
              s->name, s->words, words, s->name);
         return CODE_USAGE;
     }
-    if (wants && texts != 1) {
+    if (wants && texts != 1 && !(o->against && texts == 0)) {
         fail(-EINVAL, "%s: wants one of%s%s, got %d", s->name,
              s->options & OPT_PROMPT ? " --prompt, --prompt-file" : "",
              s->options & OPT_IDS ? (s->options & OPT_PROMPT ? ", --ids" : " --ids") : "", texts);
@@ -284,6 +367,8 @@ int options_parse(const struct command_spec *s, int argc, char **argv, struct op
                            .top = TOP_DEFAULT,
                            .pack_ranks = 1,
                            .pack_rank = -1,
+                           .layouts = PACK_CPU,
+                           .gbps = GBPS_DEFAULT,
                            .prompts = "configs/demo" };
     sampler_default(&o->sampler);
     if (config_init(&o->cfg) < 0)

@@ -17,11 +17,14 @@ enum option_group {
     OPT_REPLY = 8,  /* --max-tokens, sampling, --stop, --draft */
     OPT_JSON = 16,
     OPT_TOP = 32,
-    OPT_PACK = 64, /* --ranks --rank --verify */
+    OPT_PACK = 64, /* --ranks --rank --layout --experts --extra --verify */
     OPT_GET = 128,
     OPT_PROMPTS = 256, /* --prompts */
     OPT_NO_BOS = 512,
-    OPT_SPECIAL = 1024
+    OPT_SPECIAL = 1024,
+    OPT_GBPS = 2048,
+    OPT_TO = 4096,
+    OPT_AGAINST = 8192 /* --against --prompts; a prompt may be missing then */
 };
 
 struct command_spec {
@@ -30,7 +33,7 @@ struct command_spec {
     int words;        /* arguments that are no options */
 };
 
-enum { MAX_TOKENS_DEFAULT = 128, TOP_DEFAULT = 5, TOP_MOST = 1000, WORDS_MAX = 2 };
+enum { MAX_TOKENS_DEFAULT = 128, TOP_DEFAULT = 5, TOP_MOST = 1000, WORDS_MAX = 2, EXTRA_MAX = 16 };
 
 struct options {
     struct config cfg;
@@ -43,6 +46,12 @@ struct options {
     const char *stop[STOPS_MAX];
     int stops;
     int pack_ranks, pack_rank; /* pack_rank -1: all */
+    int layouts;               /* enum pack_layouts */
+    bool whole_experts;
+    const char *extra[EXTRA_MAX];
+    int extras;
+    double gbps;
+    const char *to, *against;
     const char *get, *prompts;
     const char *word[WORDS_MAX];
 };

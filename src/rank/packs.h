@@ -2,9 +2,8 @@
  * first used.
  *
  *   model folder holds rank<r>.pack      opened as it is
- *   model folder holds config.json       packed into the cache, each rank its own share
- *   synth:FOLDER                         config.json and tokenizer.json of FOLDER, weights from a
- *                                        hash of their names
+ *   a checkpoint (checkpoint.h)          packed into the cache, each rank its own share, for the
+ *                                        setting `backend`
  */
 #ifndef TANDEM_RANK_PACKS_H
 #define TANDEM_RANK_PACKS_H
@@ -17,6 +16,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+struct checkpoint_settings;
 struct drafter;
 struct json;
 struct model;
@@ -45,9 +45,9 @@ int blueprint_open(const char *text, size_t bytes, const char *family, bool cach
                    int ranks, int width_unit, enum exit_step *step, struct blueprint *out);
 void blueprint_close(struct blueprint *b);
 
-/* packs_write - pack rank's share of a checkpoint (a folder or synth:FOLDER) into path.
+/* packs_write - pack a rank's share of a checkpoint into path.
  * errors   those of the files and of pack_write; *step says which code they have */
-int packs_write(const char *model, const char *path, int rank, int ranks, enum exit_step *step);
+int packs_write(const struct checkpoint_settings *s, const char *path, enum exit_step *step);
 
 /* packs_path - "<folder>/rank<r>.pack" */
 int packs_path(const char *folder, int rank, char path[PATH_CAP]);

@@ -118,8 +118,6 @@ static int check_settings(struct rank *k)
 
     if (c->numerics == NUMERICS_RELEASED)
         return fail(-EINVAL, "config: numerics released is not in this build, want fp32 or bf16");
-    if (c->experts == EXPERTS_WHOLE)
-        return fail(-EINVAL, "config: experts whole is not in this build, want width");
     k->bounds = (struct plan_bounds){ .slots = c->slots,
                                       .vocab = k->model->vocab,
                                       .context = c->context,

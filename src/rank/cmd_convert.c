@@ -1,0 +1,75 @@
+/* cmd_convert.c owns the command that writes a checkpoint in another format. */
+#include "src/base/log.h"
+#include "src/model/convert.h"
+#include "src/rank/checkpoint.h"
+#include "src/rank/commands.h"
+#include "src/rank/exit_code.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+/* What belongs to a model beside its weights, where it is there. */
+static const char *const beside[] = { "tokenizer.json", "tokenizer_config.json",
+                                      "generation_config.json", "chat_template.jinja" };
+
+static int copy_texts(const char *from, const char *to)
+{
+    for (size_t i = 0; i < sizeof(beside) / sizeof(beside[0]); i++) {
+        char in[PATH_CAP], out[PATH_CAP], *text;
+        size_t bytes;
+        int r = path_join(in, sizeof(in), from, beside[i]);
+
+        if (r == 0)
+            r = path_join(out, sizeof(out), to, beside[i]);
+        if (r < 0)
+            return r;
+        if (access(in, F_OK) != 0)
+            continue;
+        r = file_read(in, (size_t)256 << 20, &text, &bytes);
+        if (r < 0)
+            return r;
+        r = file_write(out, text, bytes, 0644);
+        free(text);
+        if (r < 0)
+            return r;
+    }
+    return 0;
+}
+
+int cmd_convert(struct options *o)
+{
+    struct checkpoint_settings set = { .model = o->word[0], .ranks = 1 };
+    struct convert_spec spec = { .folder = o->word[1], .shard_bytes = CONVERT_SHARD_BYTES };
+    enum exit_step step = STEP_DATA;
+    struct checkpoint c;
+    int r;
+
+    if (!o->to) {
+        fail(-EINVAL, "convert: wants --to FORMAT");
+        return CODE_USAGE;
+    }
+    if (scheme_parse(o->to, &spec.scheme) < 0 || convert_check(&spec.scheme) < 0)
+        return CODE_USAGE;
+    r = checkpoint_open(&set, &step, &c);
+    if (r < 0)
+        return exit_code_of(step, r);
+    r = checkpoint_source(&c);
+    spec.parts = c.spec.parts;
+    spec.n_parts = c.spec.n_parts;
+    spec.config = c.plan.config;
+    if (r == 0)
+        r = convert(&spec, c.source);
+    if (r == -EACCES || r == -EPERM || r == -ENOTDIR || r == -EEXIST)
+        step = STEP_WRITE;
+    else if (r == -ENOENT)
+        r = -EINVAL;
+    if (r == 0) {
+        step = STEP_WRITE;
+        r = copy_texts(c.folder, o->word[1]);
+    }
+    if (r == 0)
+        log_info("%s: the weights of %s as %s", o->word[1], o->word[0], o->to);
+    checkpoint_close(&c);
+    return exit_code_of(step, r);
+}

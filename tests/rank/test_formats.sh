@@ -1,0 +1,70 @@
+#!/bin/bash
+# Whole programs on checkpoints in every format: the same commands, the same text for any layout of ranks.
+. "$(dirname "$0")/lib.sh"
+
+P=$ROOT/tests/vectors/prompts
+CACHE=(--set "cache=$3/cache")
+
+# ---- convert ---------------------------------------------------------------------------------------------
+
+expect 0 'as fp8-mxfp4' "$TANDEM" convert "$MODEL" "$WORK/fp8" --to fp8-mxfp4
+expect 64 'no encoder' "$TANDEM" convert "$MODEL" "$WORK/no" --to exl3-3
+expect 64 '--to' "$TANDEM" convert "$MODEL" "$WORK/no"
+expect 65 'already' "$TANDEM" convert "$WORK/fp8" "$WORK/no" --to fp8
+expect 66 'nowhere' "$TANDEM" convert "$WORK/nowhere" "$WORK/no" --to fp8
+same 'what is refused writes nothing' no "$([ -e "$WORK/no" ] && echo yes || echo no)"
+expect 0 '' "$TANDEM" generate "${CACHE[@]}" --set "model=$WORK/fp8" --prompt 'Found what?' --max-tokens 16 --json
+fp8=$(field ids "$WORK/out")
+expect 0 '' "$TANDEM" generate "${CACHE[@]}" --set "model=$WORK/fp8" --prompt 'Found what?' --max-tokens 16 --json \
+    --set draft=none
+same 'drafts change nothing in FP8' "$fp8" "$(field ids "$WORK/out")"
+
+# Top-1 agreement with the bf16 weights on the golden prompts, in percent.
+expect 0 '' "$TANDEM" score "${CACHE[@]}" --set "model=$MODEL" --against "$WORK/fp8" --prompts "$P"
+cat "$WORK/out"
+same 'texts' 7 "$(wc -l <"$WORK/out")"
+agree=$(sed -n 's/^top-1 agreement .*: \([0-9]*\)\..*/\1/p' "$WORK/out")
+same 'FP8 and MXFP4 choose as bf16 does, mostly' yes "$([ "${agree:-0}" -ge 85 ] && echo yes)"
+expect 0 '' "$TANDEM" score "${CACHE[@]}" --set "model=$MODEL" --against "$MODEL" --prompts "$P"
+same 'a model agrees with itself' 1 "$(grep -c '^top-1 agreement .*: 100.00% of' "$WORK/out")"
+
+# ---- packs -----------------------------------------------------------------------------------------------
+
+for layout in cpu cuda both; do
+    expect 0 'every digest holds' "$TANDEM" pack "$WORK/fp8" "$WORK/$layout" --ranks 2 --layout $layout --verify
+    expect 0 '' "$TANDEM" generate --set "model=$WORK/$layout" --set ranks=2 --set partials=fp32 --set numerics=fp32 \
+        --prompt 'Found what?' --max-tokens 12 --json
+    eval "$layout=\$(field ids \"\$WORK/out\")"
+done
+same 'a layout changes nothing' "$cpu" "$cuda"
+same 'two layouts change nothing' "$cpu" "$both"
+expect 0 '' "$TANDEM" inspect "$WORK/both/rank0.pack" --gbps 100
+same 'both layouts of a matrix' 2 "$(grep -c '^layers.0.attn.wq_b.weight ' "$WORK/out")"
+same 'one of a vector' 1 "$(grep -c '^layers.0.attn_norm.weight ' "$WORK/out")"
+cut=$(grep '^sum ' "$WORK/out")
+expect 0 '' "$TANDEM" inspect "$WORK/cpu/rank0.pack" --gbps 100
+same 'a window reads one layout' "$cut" "$(grep '^sum ' "$WORK/out")"
+same 'floor = bytes / speed' yes "$(awk '/^sum /{d = $4 - $3 / 100; print (d < 1e-3 && d > -1e-3) ? "yes" : d}' "$WORK/out")"
+expect 64 'layout' "$TANDEM" pack "$MODEL" "$WORK/no" --layout gpu
+expect 64 'experts' "$TANDEM" pack "$MODEL" "$WORK/no" --experts half
+expect 64 'gbps' "$TANDEM" inspect "$WORK/cpu/rank0.pack" --gbps 0
+expect 66 'nofile' "$TANDEM" pack "$MODEL" "$WORK/nopack" --extra "$WORK/nofile"
+
+# ---- formats without a download --------------------------------------------------------------------------
+
+mkdir "$WORK/only"
+cp "$MODEL/config.json" "$WORK/only"
+synth()
+{
+    expect 0 '' "$TANDEM" generate "${CACHE[@]}" --set "model=synth+$1:$WORK/only" --set ranks=2 --set draft=none \
+        --set experts=$2 --prompt 'Any text.' --max-tokens 2 --json
+    same "$1, experts $2" 2 "$(field ids "$WORK/out" | tr ',' '\n' | wc -l)"
+}
+for format in fp8-128 mxfp4 nvfp4-ct exl3-2.5 exl3-4-3inst exl3-v41; do
+    synth $format width
+done
+synth exl3-3-mcg whole
+synth nvfp4 whole
+expect 65 'fp9' "$TANDEM" generate "${CACHE[@]}" --set "model=synth+fp9:$WORK/only" --prompt a
+
+finish
