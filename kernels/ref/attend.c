@@ -64,7 +64,7 @@ static int window_load(const struct attend_args *a, struct keys *k, int r, int e
     k->hi = s.hi;
     for (r++; r < end && a->info[r].slot == slot; r++) {
         s = window_of(a, r);
-        if (s.lo < k->lo || s.hi < k->hi || s.hi - k->lo > k->room)
+        if (s.hi < k->hi || s.hi - k->lo > k->room) /* a later end never has an earlier begin */
             break;
         k->hi = s.hi;
     }

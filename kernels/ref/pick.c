@@ -110,7 +110,7 @@ struct ballot {
     uint64_t *pair, *tmp;
     int n;
     float most;   /* the largest logit */
-    double whole; /* mass of the vocabulary relative to the largest; < 0: that of the pairs */
+    double whole; /* mass of the vocabulary relative to the largest; < 0: what top-k left */
 };
 
 static double heat(const struct sampler *s)
@@ -129,12 +129,12 @@ static double scaled(const struct ballot *b, uint64_t pair)
 }
 
 /* How many of the first n sorted pairs top-p leaves: those up to the one that reaches it. */
-static int nucleus(const struct ballot *b, const uint64_t *sorted, int n, int is_cut)
+static int nucleus(const struct ballot *b, const uint64_t *sorted, int n)
 {
     double most = (double)b->most / heat(b->s), whole = b->whole, sum = 0;
     int left = 0;
 
-    if (is_cut || whole < 0) {
+    if (whole < 0) {
         whole = 0;
         for (int i = 0; i < n; i++)
             whole += det_exp(scaled(b, sorted[i]) - most);
@@ -197,17 +197,17 @@ static uint64_t *sort_first(const struct ballot *b, int k)
 
 static int32_t sample(const struct ballot *b)
 {
-    int n = b->n, is_cut = b->s->top_k > 0;
+    int n = b->n;
     uint64_t *pair = b->pair;
 
-    if (is_cut && b->s->top_k < n) {
+    if (b->s->top_k > 0 && b->s->top_k < n) {
         n = b->s->top_k;
         pair = sort_first(b, n);
     } else if (has_top_p(b->s)) {
         pair = order_sort(b->pair, b->tmp, n);
     }
     if (has_top_p(b->s))
-        n = nucleus(b, pair, n, is_cut);
+        n = nucleus(b, pair, n);
     return draw(b, pair, n);
 }
 

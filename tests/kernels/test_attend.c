@@ -178,8 +178,8 @@ Test(attend, bits_do_not_depend_on_workers_or_on_rows_beside)
     }
 }
 
-/* Two slots in one window: the rows of each are those of a window of its own. */
-Test(attend, slots_packed_in_a_window_do_not_meet)
+/* Rows share a decoded window where they can: not across slots, and not with a row that reaches further back. */
+Test(attend, only_rows_that_overlap_share_a_window)
 {
     const struct attend_case *c = &cases[4];
     size_t row = (size_t)(c->heads * c->dim);
@@ -191,20 +191,24 @@ Test(attend, slots_packed_in_a_window_do_not_meet)
     scene_make(&b, c, &s);
     o = bed_zeros(&b, (size_t)c->rows * row);
     bed_put(&b, &s.a.more, 0, 0, 150, 3);
-    bed_rows(s.info, 0, 0, c->pos, 3);
-    bed_rows(s.info, 3, 1, c->pos + 3, 3);
-    b.op->attend(b.q, &s.a);
-    for (int r = 0; r < c->rows; r++) {
-        struct attend_args a = s.a;
+    for (int order = 0; order < 2; order++) {
+        bed_rows(s.info, 0, 0, c->pos, 3);
+        bed_rows(s.info, 3, 1, c->pos + 3, 3);
+        for (int r = 0; order && r < c->rows; r++)
+            s.info[r] = (struct row_info){ .slot = 1, .pos = c->pos + 5 - r };
+        b.op->attend(b.q, &s.a);
+        for (int r = 0; r < c->rows; r++) {
+            struct attend_args a = s.a;
 
-        a.q += (size_t)r * row;
-        a.info += r;
-        a.sel += r * c->topk;
-        a.o = o + (size_t)r * row;
-        a.rows = 1;
-        b.op->attend(b.q, &a);
+            a.q += (size_t)r * row;
+            a.info += r;
+            a.sel += r * c->topk;
+            a.o = o + (size_t)r * row;
+            a.rows = 1;
+            b.op->attend(b.q, &a);
+        }
+        cr_expect(bed_same(s.a.o, o, (size_t)c->rows * row), "order %d", order);
     }
-    cr_expect(bed_same(s.a.o, o, (size_t)c->rows * row));
     bed_close(&b);
 }
 

@@ -139,6 +139,11 @@ static int poll_run(struct poll *p)
     return bed_wait(&p->b);
 }
 
+static int by_order(const void *a, const void *b)
+{
+    return before(*(const struct candidate *)a, *(const struct candidate *)b) ? -1 : 1;
+}
+
 /* The definition, with everything sorted: filters are prefixes, then argmax of x + g. */
 static int naive_choice(const struct sampler *s, const float *z, int vocab, uint64_t pos,
                         int *survivors)
@@ -147,9 +152,10 @@ static int naive_choice(const struct sampler *s, const float *z, int vocab, uint
     int n = 0, k, n_p, n_m, best = -1;
     double heat = fmax(s->temperature, 1e-6), top, mass = 0, sum = 0, most = -INFINITY;
 
-    naive_best(z, vocab, vocab, 0, c);
-    while (n < vocab && c[n].id >= 0)
-        n++;
+    for (int id = 0; id < vocab; id++)
+        if (z[id] > -INFINITY)
+            c[n++] = (struct candidate){ z[id], id };
+    qsort(c, (size_t)n, sizeof(*c), by_order);
     top = (double)c[0].z / heat;
     k = s->top_k > 0 && s->top_k < n ? s->top_k : n;
     for (int i = 0; i < k; i++)
@@ -272,6 +278,23 @@ Test(pick, filters_leave_the_prefix_that_they_should)
         cr_expect(eq(uint, seen, cases[i].ids), "%s", cases[i].name);
         bed_close(&p.b);
     }
+}
+
+Test(pick, top_p_stops_at_the_one_that_reaches_it_exactly)
+{
+    static const float z[4]; /* a quarter each */
+    unsigned seen = 0;
+    struct poll p;
+
+    poll_open(&p, z, 1, 4, 1);
+    p.s[0] = (struct sampler){ .temperature = 1, .top_p = 0.5 };
+    for (int pos = 0; pos < 200; pos++) {
+        p.info[0].pos = pos;
+        cr_assert(eq(int, poll_run(&p), 0));
+        seen |= 1u << p.choice[0];
+    }
+    cr_expect(eq(uint, seen, 3));
+    bed_close(&p.b);
 }
 
 Test(pick, draws_have_the_distribution_of_the_softmax)
