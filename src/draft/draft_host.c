@@ -8,8 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-int host_open(const struct drafter_ops *ops, size_t bytes, const struct model *m, int block,
-              struct drafter **out)
+int draft_host_open(const struct drafter_ops *ops, size_t bytes, const struct model *m, int block,
+                    struct drafter **out)
 {
     struct host_draft *d = calloc(1, bytes);
 
@@ -22,28 +22,29 @@ int host_open(const struct drafter_ops *ops, size_t bytes, const struct model *m
     return 0;
 }
 
-void host_states(struct drafter *d, struct state_list *l)
+void draft_host_states(struct drafter *d, struct state_list *l)
 {
 }
 
-void host_weights(void *d, struct walk *w)
+void draft_host_weights(void *d, struct walk *w)
 {
 }
 
-int host_ready(struct drafter *d, struct device *dev, const struct slot_pool *p)
+int draft_host_ready(struct drafter *d, struct device *dev, const struct slot_pool *p)
 {
     return 0;
 }
 
-void host_reset(struct drafter *d, struct exec *x, struct slot_pool *p, int slot, int first)
+void draft_host_reset(struct drafter *d, struct exec *x, struct slot_pool *p, int slot, int first)
 {
 }
 
-void host_observe(struct drafter *d, struct exec *x, const struct slot_pool *p, struct window *w)
+void draft_host_observe(struct drafter *d, struct exec *x, const struct slot_pool *p,
+                        struct window *w)
 {
 }
 
-void host_collect(struct drafter *d, struct proposal *p)
+void draft_host_collect(struct drafter *d, struct proposal *p)
 {
     const struct proposal *made = &((struct host_draft *)d)->made;
 
@@ -52,7 +53,7 @@ void host_collect(struct drafter *d, struct proposal *p)
     memcpy(p->conf, made->conf, sizeof(p->conf));
 }
 
-void host_close(struct drafter *d)
+void draft_host_close(struct drafter *d)
 {
     free(d);
 }

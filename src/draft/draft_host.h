@@ -12,17 +12,18 @@ struct host_draft {
     struct proposal made; /* by propose, for collect */
 };
 
-/* host_open - a zeroed object of `bytes` bytes that begins with a struct host_draft.
+/* draft_host_open - a zeroed object of `bytes` bytes that begins with a struct host_draft.
  * errors   -ENOMEM */
-int host_open(const struct drafter_ops *ops, size_t bytes, const struct model *m, int block,
-              struct drafter **out);
+int draft_host_open(const struct drafter_ops *ops, size_t bytes, const struct model *m, int block,
+                    struct drafter **out);
 
-void host_states(struct drafter *d, struct state_list *l);
-void host_weights(void *d, struct walk *w);
-int host_ready(struct drafter *d, struct device *dev, const struct slot_pool *p);
-void host_reset(struct drafter *d, struct exec *x, struct slot_pool *p, int slot, int first);
-void host_observe(struct drafter *d, struct exec *x, const struct slot_pool *p, struct window *w);
-void host_collect(struct drafter *d, struct proposal *p);
-void host_close(struct drafter *d);
+void draft_host_states(struct drafter *d, struct state_list *l);
+void draft_host_weights(void *d, struct walk *w);
+int draft_host_ready(struct drafter *d, struct device *dev, const struct slot_pool *p);
+void draft_host_reset(struct drafter *d, struct exec *x, struct slot_pool *p, int slot, int first);
+void draft_host_observe(struct drafter *d, struct exec *x, const struct slot_pool *p,
+                        struct window *w);
+void draft_host_collect(struct drafter *d, struct proposal *p);
+void draft_host_close(struct drafter *d);
 
 #endif

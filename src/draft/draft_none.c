@@ -4,7 +4,7 @@
 
 static int none_open(const struct json *config, struct model *m, struct drafter **out)
 {
-    return host_open(&draft_none, sizeof(struct host_draft), m, 0, out);
+    return draft_host_open(&draft_none, sizeof(struct host_draft), m, 0, out);
 }
 
 static void none_propose(struct drafter *d, struct exec *x, const struct slot_pool *pool,
@@ -19,12 +19,12 @@ static void none_propose(struct drafter *d, struct exec *x, const struct slot_po
 const struct drafter_ops draft_none = {
     .name = "none",
     .open = none_open,
-    .states = host_states,
-    .weights = host_weights,
-    .ready = host_ready,
-    .reset = host_reset,
-    .observe = host_observe,
+    .states = draft_host_states,
+    .weights = draft_host_weights,
+    .ready = draft_host_ready,
+    .reset = draft_host_reset,
+    .observe = draft_host_observe,
     .propose = none_propose,
-    .collect = host_collect,
-    .close = host_close,
+    .collect = draft_host_collect,
+    .close = draft_host_close,
 };

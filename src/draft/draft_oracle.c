@@ -20,7 +20,7 @@ struct oracle {
 
 static int oracle_open(const struct json *config, struct model *m, struct drafter **out)
 {
-    return host_open(&draft_oracle, sizeof(struct oracle), m, WINDOW_MAX - 1, out);
+    return draft_host_open(&draft_oracle, sizeof(struct oracle), m, WINDOW_MAX - 1, out);
 }
 
 static void oracle_forget(struct oracle *o, int slot)
@@ -87,18 +87,18 @@ static void oracle_close(struct drafter *d)
         return;
     for (int s = 0; s < SLOTS_MAX; s++)
         oracle_forget((struct oracle *)d, s);
-    host_close(d);
+    draft_host_close(d);
 }
 
 const struct drafter_ops draft_oracle = {
     .name = "oracle",
     .open = oracle_open,
-    .states = host_states,
-    .weights = host_weights,
-    .ready = host_ready,
+    .states = draft_host_states,
+    .weights = draft_host_weights,
+    .ready = draft_host_ready,
     .reset = oracle_reset,
-    .observe = host_observe,
+    .observe = draft_host_observe,
     .propose = oracle_propose,
-    .collect = host_collect,
+    .collect = draft_host_collect,
     .close = oracle_close,
 };

@@ -7,7 +7,7 @@
 
 static int random_open(const struct json *config, struct model *m, struct drafter **out)
 {
-    return host_open(&draft_random, sizeof(struct host_draft), m, WINDOW_MAX - 1, out);
+    return draft_host_open(&draft_random, sizeof(struct host_draft), m, WINDOW_MAX - 1, out);
 }
 
 static void random_propose(struct drafter *d, struct exec *x, const struct slot_pool *pool,
@@ -32,12 +32,12 @@ static void random_propose(struct drafter *d, struct exec *x, const struct slot_
 const struct drafter_ops draft_random = {
     .name = "random",
     .open = random_open,
-    .states = host_states,
-    .weights = host_weights,
-    .ready = host_ready,
-    .reset = host_reset,
-    .observe = host_observe,
+    .states = draft_host_states,
+    .weights = draft_host_weights,
+    .ready = draft_host_ready,
+    .reset = draft_host_reset,
+    .observe = draft_host_observe,
     .propose = random_propose,
-    .collect = host_collect,
-    .close = host_close,
+    .collect = draft_host_collect,
+    .close = draft_host_close,
 };
