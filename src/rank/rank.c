@@ -131,6 +131,33 @@ static int check_settings(struct rank *k)
     return 0;
 }
 
+/* Of memory that is the host's: what a device has, its own allocations tell. */
+static int check_memory(const struct rank *k, const struct memory_plan *p)
+{
+    const struct backend_ops *b;
+    int place, r = backend_find(k->cfg.backend, &b);
+
+    if (r < 0 || !(b->caps & BACKEND_HOST_MEMORY))
+        return r;
+    return memory_check(p, config_neighbours(&k->cfg, &place), memory_available());
+}
+
+/* Weights and states, before any of them is loaded. */
+static int plan_memory(struct rank *k)
+{
+    struct state_list *l = calloc(1, sizeof(*l));
+
+    if (!l)
+        return fail(-ENOMEM, "states: out of memory");
+    k->model->ops->states(k->model, l);
+    k->drafter->ops->states(k->drafter, l);
+    k->memory.weights = memory_weights(k->pack);
+    k->memory.states = slot_pool_bytes(l, k->bounds.slots, k->bounds.context,
+                                       k->bounds.prefill_chunk);
+    free(l);
+    return check_memory(k, &k->memory);
+}
+
 int rank_load(const struct config *cfg, struct drain *drain, struct rank *k)
 {
     enum exit_step step = STEP_CONFIG;
@@ -146,6 +173,10 @@ int rank_load(const struct config *cfg, struct drain *drain, struct rank *k)
     }
     if (r == 0)
         r = load_drafter(k);
+    if (r == 0) {
+        step = STEP_DEVICE;
+        r = plan_memory(k);
+    }
     return exit_code_of(step, r);
 }
 
@@ -335,14 +366,19 @@ static void dry_window(struct rank *k, struct exec *x, int slots, int rows_each,
 static int open_arena(struct rank *k)
 {
     int logits = k->win->rows_max < WINDOW_ROWS_SHARED ? k->win->rows_max : WINDOW_ROWS_SHARED;
+    struct memory_plan left = k->memory;
     struct arena measured;
     struct exec dry;
+    int r;
 
     exec_dry(&dry, &measured, &k->x);
     dry_window(k, &dry, 1, k->bounds.prefill_chunk, SEG_KNOWN, false);
     dry_window(k, &dry, k->bounds.slots, k->bounds.window_max, 0, true);
     dry_window(k, &dry, 1, logits, SEG_KNOWN, true);
-    return arena_open(k->dev, measured.peak, &k->arena);
+    left.states = 0; /* they are taken already */
+    left.scratch = k->memory.scratch = measured.peak;
+    r = check_memory(k, &left);
+    return r < 0 ? r : arena_open(k->dev, measured.peak, &k->arena);
 }
 
 static int open_parts(struct rank *k)

@@ -15,6 +15,7 @@
 #include "src/rank/clocks.h"
 #include "src/rank/control.h"
 #include "src/rank/drain.h"
+#include "src/rank/memory_plan.h"
 #include "src/rank/packs.h"
 #include "src/rank/plan.h"
 
@@ -46,6 +47,7 @@ struct rank {
     int32_t end[RANK_ENDS_MAX]; /* end tokens of config.json and generation_config.json */
     int ends;
     struct plan_bounds bounds;
+    struct memory_plan memory; /* scratch is known at the end of join */
 
     /* join */
     struct group *group; /* NULL for one rank, and so is box */
