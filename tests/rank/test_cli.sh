@@ -50,7 +50,7 @@ expect 78 'secret' "${G[@]}" --prompt a "${TCP[@]}"
 expect 78 'model is not set' "$TANDEM" generate --prompt a
 expect 78 'draft: the checkpoint has no mtp\|draft: unknown drafter mtp' "${G[@]}" --prompt a --draft mtp
 expect 78 'numerics released' "${G[@]}" --prompt a --set numerics=released
-expect 78 'experts whole' "${G[@]}" --prompt a --set experts=whole
+expect 0 '' "${G[@]}" --prompt a --max-tokens 4 --set experts=whole --set ranks=2
 expect 78 'rank is 1' "${G[@]}" --prompt a --set ranks=2 --set rank=1
 expect 78 '' "${G[@]}" --prompt a --set ranks=4
 expect 69 'comm nccl' "${G[@]}" --prompt a --set comm=nccl
