@@ -46,9 +46,9 @@ struct pack_spec {
 /* pack_write - this rank's share of a source into path; progress on stderr if it is a terminal.
  *
  * A lock beside path keeps two processes apart: the second waits and finds the pack that the first
- * has made. What an interrupted run left is removed. Memory stays at a few MiB beside the table of
- * contents, and two buffers of PACK_PANEL; what was read and written is dropped from the page
- * cache.
+ * has made. A run that was killed leaves path.part and path.done; the next one goes on from there
+ * if it would write the same, and begins anew if not. Memory stays at a few MiB beside the table of
+ * contents and a panel of 64 MiB; what was read and written is dropped from the page cache.
  *
  * errors   -ENOENT/-EINVAL a tensor is missing, has another shape or holds what is no number
  *          (named), a share would cut a block of its format; -ENOSPC, -EACCES cannot write; nothing

@@ -1,9 +1,9 @@
-/* pack_write.c owns the making of a pack: the lock, the temporary file and its end under the final
- * name. What it will hold is pack_plan.c's, the bytes themselves go through pack_stream.c.
+/* pack_write.c owns the making of a pack: the lock, the order of its weights and its end. What it
+ * will hold is pack_plan.c's, the file until it is whole pack_part.c's, the bytes themselves go
+ * through pack_stream.c.
  */
 #include "src/model/pack.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -17,11 +17,10 @@
 #include "src/base/log.h"
 #include "src/model/names.h"
 #include "src/model/pack_file.h"
+#include "src/model/pack_part.h"
 #include "src/model/source.h"
 
-#define TEMP_TAIL 7 /* ".XXXXXX" of struct new_file */
-
-/* ---- lock and leftovers -------------------------------------------------------------- */
+/* ---- lock ---------------------------------------------------------------------------- */
 
 /* A lock file that is gone when the lock is free: who waited for one that was removed takes the
  * next. *waited: somebody else held it.
@@ -51,43 +50,6 @@ static void lock_drop(const char *lock, int fd)
 {
     unlink(lock);
     file_unlock(fd);
-}
-
-/* A file that an interrupted run left: named like our temporary files and begun like them. */
-static bool is_leftover(const char *path)
-{
-    struct pack_header h;
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-    bool yes = fd >= 0 && pread(fd, &h, sizeof(h), 0) == (ssize_t)sizeof(h) &&
-               memcmp(h.magic, PACK_MAGIC, sizeof(h.magic)) == 0 && h.complete == 0;
-
-    if (fd >= 0)
-        close(fd);
-    return yes;
-}
-
-static void remove_leftovers(const char *path)
-{
-    char folder[PATH_CAP], other[PATH_CAP];
-    const char *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path;
-    size_t base_bytes = strlen(base);
-    struct dirent *e;
-    DIR *d;
-
-    snprintf(folder, sizeof(folder), "%.*s", slash ? (int)(slash - path + 1) : 2,
-             slash ? path : "./");
-    d = opendir(folder);
-    while (d && (e = readdir(d))) {
-        if (strncmp(e->d_name, base, base_bytes) != 0 ||
-            strlen(e->d_name) != base_bytes + TEMP_TAIL || e->d_name[base_bytes] != '.')
-            continue;
-        if (path_join(other, sizeof(other), folder, e->d_name) < 0 || !is_leftover(other))
-            continue;
-        log_info("%s: left by an interrupted run, removed", other);
-        unlink(other);
-    }
-    if (d)
-        closedir(d);
 }
 
 static bool same_digest(const uint8_t *a, const uint8_t *b)
@@ -123,18 +85,13 @@ int pack_is_current(const char *path, const struct pack_spec *spec,
 
 /* ---- the file ------------------------------------------------------------------------ */
 
-/* Ask for the space at once: a disk that is too small says so before hours of reading. */
-static int reserve(int fd, uint64_t bytes, const char *path)
+/* The weights that are not there yet. */
+static int write_weights(struct source *src, struct pack_toc *t, struct pack_out *o,
+                         struct pack_part *p)
 {
-    if (fallocate(fd, 0, 0, (off_t)bytes) == 0 || errno == EOPNOTSUPP || errno == ENOSYS)
-        return 0;
-    return fail(-errno, "%s: no room for %llu bytes: %s", path, (unsigned long long)bytes,
-                strerror(errno));
-}
-
-static int write_weights(struct source *src, struct pack_toc *t, struct pack_out *o)
-{
-    for (size_t i = 0; i < t->n; i++) {
+    for (size_t i = 0; i < p->noted; i++)
+        o->total -= t->weight[i].bytes;
+    for (size_t i = p->noted; i < t->n; i++) {
         struct pack_weight *w = &t->weight[i];
         struct stored stored;
         struct pack_feed feed = { .src = src, .stored = &stored };
@@ -144,6 +101,8 @@ static int write_weights(struct source *src, struct pack_toc *t, struct pack_out
             return r;
         o->at = w->offset;
         r = pack_stream(o, &feed, w);
+        if (r == 0)
+            r = pack_part_note(p, t, i + 1, o->at);
         if (r < 0)
             return r;
     }
@@ -184,28 +143,22 @@ free_toc:
 static int write_file(const char *path, struct source *src, struct pack_toc *t, uint64_t end,
                       struct pack_out *o)
 {
-    struct pack_header begun = { .version = PACK_VERSION };
-    struct new_file f;
-    int r = new_file_open(&f, path, 0644);
+    struct pack_part p;
+    int r = pack_part_open(path, t, end, &p);
 
     if (r < 0)
         return r;
-    o->fd = f.fd;
-    memcpy(begun.magic, PACK_MAGIC, sizeof(begun.magic));
-    r = full_pwrite(f.fd, &begun, sizeof(begun), 0, path);
+    o->fd = p.file.fd;
+    r = write_weights(src, t, o, &p);
     if (r == 0)
-        r = reserve(f.fd, end, path);
-    if (r == 0)
-        r = write_weights(src, t, o);
-    if (r == 0)
-        r = write_toc(f.fd, path, t, end);
+        r = write_toc(p.file.fd, path, t, end);
     if (o->shown_ns > 0)
         fprintf(stderr, "\r\033[K");
     if (r < 0) {
-        new_file_drop(&f);
+        pack_part_drop(&p);
         return r;
     }
-    return new_file_commit(&f);
+    return pack_part_commit(&p);
 }
 
 struct unused {
@@ -268,7 +221,6 @@ static int write_planned(const char *path, const struct pack_spec *spec, struct 
     if (r < 0)
         return r;
     if (!waited || !pack_is_current(path, spec, t->walk_digest)) {
-        remove_leftovers(path);
         r = write_locked(path, spec, src, t);
     }
     lock_drop(lock, fd);

@@ -13,6 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "src/model/pack_part.h"
 #include "tests/model/pack_rig.h"
 #include "tests/model/watch_source.h"
 
@@ -88,7 +89,11 @@ Test(pack_write, a_failing_read_leaves_nothing_behind)
     folder_count(folder, 1);
 }
 
-Test(pack_write, leftovers_of_an_interrupted_run_go_and_nothing_else)
+static void keep_nothing(void *arg, enum log_level level, const char *line)
+{
+}
+
+Test(pack_write, a_part_that_is_of_no_use_goes_and_nothing_else)
 {
     struct asked a = as_packed;
     struct walk_part part = { asked_weights, &a };
@@ -109,7 +114,7 @@ Test(pack_write, leftovers_of_an_interrupted_run_go_and_nothing_else)
            0));
     snprintf(other, sizeof(other), "%s.saved1", path);
     cr_assert(eq(int, file_write(other, whole, bytes, 0644), 0));
-    snprintf(other, sizeof(other), "%s.AbCd12", path);
+    snprintf(other, sizeof(other), "%s.part", path);
     cr_assert(eq(int, file_write(other, &begun, sizeof(begun), 0600), 0));
     snprintf(other, sizeof(other), "%s.lock", path); /* of a run that was killed */
     cr_assert(eq(int, file_write(other, "", 0, 0600), 0));
@@ -118,8 +123,118 @@ Test(pack_write, leftovers_of_an_interrupted_run_go_and_nothing_else)
     cr_assert(eq(int, pack_write(path, &spec, src), 0));
     cr_expect(eq(int, folder_count(folder, 0), 3),
               "the pack and two files that are not ours to remove");
+    snprintf(other, sizeof(other), "%s.part", path);
+    cr_assert(eq(int, file_write(other, "somebody's text", 15, 0644), 0));
+    log_sink(keep_nothing, NULL);
+    cr_expect(eq(int, pack_write(path, &spec, src), -EEXIST), "a file that is nobody's part");
+    log_sink(NULL, NULL);
+    cr_expect(eq(int, folder_count(folder, 0), 4));
     src->ops->close(src);
     free(whole);
+    folder_count(folder, 1);
+}
+
+/* ---- going on ------------------------------------------------------------------------------ */
+
+/* What a run that is killed behind `n` weights leaves; `torn` bytes of the next note are there. */
+static void leave_part(const char *path, const struct pack_spec *spec, size_t n, size_t torn)
+{
+    struct pack_out o = { .path = path };
+    struct source *src;
+    struct pack_part p;
+    struct pack_toc t;
+    uint64_t end;
+
+    cr_assert(eq(int, source_synth_open(1, DTYPE_BF16, &src), 0));
+    cr_assert(eq(int, pack_plan(spec, 1, &t), 0));
+    cr_assert(eq(int, pack_lay_out(spec, src, &t, &end, &o.total), 0));
+    cr_assert(eq(int, pack_part_open(path, &t, end, &p), 0));
+    cr_assert(eq(int, xxh3_open(&o.hash), 0));
+    o.in = malloc(PACK_BLOCK);
+    o.out = malloc(PACK_BLOCK);
+    o.fd = p.file.fd;
+    for (size_t i = 0; i < n; i++) {
+        struct stored stored;
+        struct pack_feed feed = { .src = src, .stored = &stored };
+
+        cr_assert(eq(int, pack_find_stored(src, &t.weight[i], &stored), 0));
+        o.at = t.weight[i].offset;
+        cr_assert(eq(int, pack_stream(&o, &feed, &t.weight[i]), 0));
+        cr_assert(eq(int, pack_part_note(&p, &t, i + 1, o.at), 0));
+        cr_expect(eq(ulong, p.noted, 0), "so little is not worth a sync");
+    }
+    cr_assert(eq(int, pack_part_note(&p, &t, n, (uint64_t)1 << 40), 0));
+    cr_expect(eq(ulong, p.noted, n));
+    cr_assert(pwrite(p.done_fd, "0123456789abcdef", torn, lseek(p.done_fd, 0, SEEK_END)) ==
+              (ssize_t)torn);
+    close(p.file.fd);
+    close(p.done_fd);
+    free(o.in);
+    free(o.out);
+    xxh3_close(o.hash);
+    pack_toc_free(&t);
+    src->ops->close(src);
+}
+
+static void flip(const char *path, uint64_t at)
+{
+    FILE *f = fopen(path, "r+");
+    int c;
+
+    cr_assert(f && fseek(f, (long)at, SEEK_SET) == 0);
+    c = fgetc(f);
+    fseek(f, (long)at, SEEK_SET);
+    fputc(c ^ 1, f);
+    fclose(f);
+}
+
+Test(pack_write, a_killed_run_is_gone_on_with_where_it_was)
+{
+    static const struct {
+        const char *name;
+        size_t weights, torn;
+        int damage; /* 1: a byte of the last weight; 2: of the key; 3: another checkpoint */
+        int reads;  /* of the second run */
+    } cases[] = {
+        { "nothing was noted", 0, 0, 0, 4 },
+        { "half", 2, 0, 0, 2 },
+        { "a torn note", 2, 9, 0, 2 },
+        { "all but the end", 4, 0, 0, 0 },
+        { "a disk that lost it", 2, 0, 1, 4 },
+        { "notes of something else", 2, 0, 2, 4 },
+        { "a checkpoint that has changed", 2, 0, 3, 4 },
+    };
+    struct asked a = as_packed;
+    struct walk_part part = { asked_weights, &a };
+    char folder[PATH_CAP], path[PATH_CAP], other[PATH_CAP + 16], *want, *got;
+    size_t bytes, got_bytes;
+
+    small_pack(folder, path);
+    cr_assert(eq(int, file_read(path, 1 << 20, &want, &bytes), 0));
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct pack_spec spec = spec_of(&part, 0, 2), was = spec;
+        struct watch_source watch;
+        struct source *src;
+
+        unlink(path);
+        if (cases[i].damage == 3)
+            was.source_digest[5] ^= 1;
+        leave_part(path, &was, cases[i].weights, cases[i].torn);
+        snprintf(other, sizeof(other), "%s.%s", path, cases[i].damage == 2 ? "done" : "part");
+        if (cases[i].damage == 1 || cases[i].damage == 2)
+            flip(other, cases[i].damage == 2 ? 10 : 256 + 1536); /* t.weight lies behind a.weight */
+        cr_assert(eq(int, source_synth_open(1, DTYPE_BF16, &src), 0));
+        watch_init(&watch, src);
+        cr_assert(eq(int, pack_write(path, &spec, &watch.base), 0), "%s", cases[i].name);
+        cr_expect(eq(int, watch.reads, cases[i].reads), "%s", cases[i].name);
+        cr_assert(eq(int, file_read(path, 1 << 20, &got, &got_bytes), 0));
+        cr_expect(got_bytes == bytes && memcmp(got, want, bytes) == 0, "%s: the same pack",
+                  cases[i].name);
+        cr_expect(eq(int, folder_count(folder, 0), 1), "%s: nothing else is left", cases[i].name);
+        free(got);
+        src->ops->close(src);
+    }
+    free(want);
     folder_count(folder, 1);
 }
 
