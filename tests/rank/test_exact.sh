@@ -42,13 +42,18 @@ exact()
     shift 3
     expect 0 '' ranks_of "$link" "$ranks" "${DEMO[@]}" "$@"
     same "$name: the proof" 1 "$(grep -c 'equals serial text token for token' "$WORK/out")"
-    # structured text: well above one token a round, so that acceptance is really in play
-    same "$name: it drafts" yes "$(awk '$1 == "structured" && $4 ~ /x$/ && $5 > 1.5 { print "yes" }' "$WORK/out")"
+    # At a fixed depth structured text is well above one token a round, so that acceptance is really in play. The depth
+    # that prices choose depends on how busy this machine is.
+    case " $* " in
+    *" depth="*)
+        same "$name: it drafts" yes "$(awk '$1 == "structured" && $4 ~ /x$/ && $5 > 1.5 { print "yes" }' "$WORK/out")"
+        ;;
+    esac
 }
 
 for layout in "loop 1" "loop 2" "tcp 2" "shm 2"; do
     exact "$layout, greedy" $layout
-    exact "$layout, T 0.8" $layout --temperature 0.8 --top-p 0.95 --seed 7
+    exact "$layout, T 0.8" $layout --temperature 0.8 --top-p 0.95 --seed 7 --set depth=4
 done
 exact 'full depth' loop 2 --set depth=5
 exact 'depth 1, T 1' loop 1 --set depth=1 --temperature 1 --top-k 20 --seed 9
