@@ -84,20 +84,49 @@ struct state_view {
     int cols;
 };
 
-/* Sampling of one request. temperature <= 0 is greedy; top_k 0, top_p outside (0, 1) and min_p <= 0 are
- * off. Order: temperature, top-k, top-p, min-p, keyed draw (docs/DECODE.md "sampling"). */
+/* Sampling of one request. temperature <= 0 is greedy; top_k 0, top_p outside (0, 1), min_p <= 0,
+ * repetition 0 or 1, frequency 0 and presence 0 are off. Order: bias, repetition, frequency and
+ * presence, bans, temperature, top-k, top-p, min-p, keyed draw (docs/DECODE.md "sampling"). */
+#define SAMPLER_ENDS 16
 struct sampler {
     double temperature, top_p, min_p;
     uint64_t seed;
-    int32_t top_k, pad;
+    double repetition, frequency, presence;
+    int32_t top_k;
+    int32_t min_tokens; /* the reply is at least so long: the tokens in end[] are banned before */
+    int32_t prompt;     /* tokens of the prompt: what stands behind them is output */
+    int32_t biases;     /* > 0: a row of biases belongs to the slot; a bias of -inf bans */
+    int32_t logprobs;   /* 0: none, else one more than the best tokens wanted beside the chosen */
+    int32_t ends, end[SAMPLER_ENDS];
 };
-static_assert(sizeof(struct sampler) == 40, "sampler is shared with devices");
+static_assert(sizeof(struct sampler) == 144, "sampler is shared with devices");
 
 struct candidate {
     float z;
     int32_t id; /* -1: no finite logit */
 };
 static_assert(sizeof(struct candidate) == 8, "candidate crosses the wire");
+
+#define MASS_CHUNK 320 /* ids; chunks are counted from id 0, so a share begins with a whole one */
+
+/* Of a chunk of ids: its largest logit, and the sum of e^(x - x of that) at some temperature. */
+struct chunk_mass {
+    double sum;
+    float peak; /* -inf: nothing finite */
+    float z;    /* the logit of a token that was asked for, -inf if it is not in this chunk */
+};
+static_assert(sizeof(struct chunk_mass) == 16, "chunk_mass crosses the wire");
+
+#define LOGPROBS_MAX 20
+
+/* Of one row: log p of the chosen token, and the n best tokens with theirs. */
+struct logprobs {
+    double chosen, top[LOGPROBS_MAX];
+    int32_t id[LOGPROBS_MAX], n, pad;
+};
+static_assert(sizeof(struct logprobs) == 256, "logprobs is shared with devices");
+
+#define COUNT_PROMPT 0x80000000u /* in a count: the token stands in the prompt */
 
 /* ---- window and embedding ---------------------------------------------------------------------------- */
 
@@ -400,25 +429,67 @@ struct best_args {
     int rows, cols, k, id0;
 };
 
-/* choose - one token a row from what the ranks gathered.
- * greedy rows read best [ranks][rows][1]; sampled rows read full [ranks][rows][ldf] f32, where rank i
- * holds width[i] logits, side by side the whole vocabulary.
- * shapes   sampler [SLOTS_MAX] by slot; choice [rows]; full NULL if no row is sampled
+/* draw - for rows of slots that sample without a filter: the token of this share that wins the draw
+ * takes the first candidate's place. Other rows, and rows whose first candidate says NaN or none,
+ * stay.
+ * shapes   logits [rows][cols]; cand [rows][k], as best leaves it
+ * units    ids count from id0; positions as choose          tol 0 */
+struct draw_args {
+    const float *logits;
+    const struct sampler *sampler;
+    const struct row_info *info;
+    struct candidate *cand;
+    void *scratch; /* [rows][DRAW_SCRATCH] bytes */
+    int rows, cols, k, id0;
+};
+
+#define DRAW_SCRATCH 512
+
+/* mass - of each chunk of this share, for rows that need the whole vocabulary's:
+ *   pick NULL: rows whose sampler has top-p and no top-k, at their temperature;
+ *   else: rows whose sampler wants logprobs, at temperature 1, with z of token pick[r]. Others stay.
+ * In double: lane l sums ids l, l + 64, ... of the chunk in order, then the lanes are halved.
+ * shapes   logits [rows][cols]; mass [rows][ld]; pick [rows]
+ * units    ids count from id0, which is a multiple of MASS_CHUNK          tol 0 */
+struct mass_args {
+    const float *logits;
+    const struct sampler *sampler;
+    const struct row_info *info;
+    const int32_t *pick;
+    struct chunk_mass *mass;
+    int rows, cols, id0, ld;
+};
+
+/* choose - one token a row from what the ranks gathered. Rows are
+ *   greedy      the best of the ranks' first candidates
+ *   sampled     from `full` if it is given: [ranks][rows][ldf] f32, where rank i holds width[i]
+ *               logits, side by side the whole vocabulary. Else from candidates: without a filter the
+ *               winner among the ranks' winners (draw); with top-k, and k at least that, the best of
+ *               all; with top-p or min-p alone as far as they are sure, top-p by the mass of all
+ *               chunks. Both give the same token.
+ * A row that its candidates do not decide gets CHOICE_OPEN: top-p or min-p may reach behind the last
+ * of some rank's candidates or tie with it, a sum comes within 1e-9 of top_p, the best candidate is
+ * not the peak of the chunks, or the mass is not finite or not there.
+ * shapes   sampler [SLOTS_MAX] by slot; choice [rows]; best [rows][k] and mass [rows][ldm] of rank 0,
+ *          rank i's i * stride bytes further on; k 0 is 1, stride 0 one of rows * k candidates
  * units    the position of a choice is info[r].pos + 1
  * note     top-p's mass: of what top-k left, summed in sorted order; without top-k of the whole vocabulary, by
- *          chunks of 320 ids: lane l of 64 sums e^(x - chunk's largest x) of ids l, l + 64, ... in order, lanes
- *          are halved (l += l + 32, + 16, ... + 1), and chunks add times e^(their largest - the row's) in order.
- *          n_p counts up to the pair that brings the running sum of e^(x - largest) / mass to top_p
+ *          chunks (mass), which add times e^(their largest - the row's) in order. n_p counts up to the pair that
+ *          brings the running sum of e^(x - largest) / mass to top_p
  * errors   a row without a finite logit fails the queue with -EBADMSG naming slot and row          tol 0 */
+#define CHOICE_OPEN (-2)
+
 struct choose_args {
     const struct candidate *best;
-    const float *full;
+    const struct chunk_mass *mass; /* NULL: none */
+    const float *full;             /* NULL: none */
     const struct sampler *sampler;
     const struct row_info *info;
     int32_t *choice;
     void *scratch; /* [workers][choose_scratch(vocab)] bytes */
     int width[RANKS_MAX];
-    int ranks, rows, ldf;
+    int ranks, rows, ldf, k, ldm;
+    size_t stride;
 };
 
 static inline size_t choose_scratch(size_t vocab)
@@ -426,9 +497,53 @@ static inline size_t choose_scratch(size_t vocab)
     return vocab * 24 + 1024;
 }
 
+/* logprob - log p = (z - m) - log(sum of the chunks' masses relative to m), m the largest logit, for rows
+ * of slots that want logprobs; others stay. All of it before any edit, at temperature 1, in double.
+ * shapes   best [rows][k] and mass [rows][ldm] of each rank (rank i's i * stride bytes further on),
+ *          k at least logprobs - 1; the chosen token's z in its chunk, out [rows]
+ * note     a row with CHOICE_OPEN gets nothing that counts          tol 0 */
+struct logprob_args {
+    const struct candidate *best;
+    const struct chunk_mass *mass;
+    const struct sampler *sampler;
+    const struct row_info *info;
+    struct logprobs *out;
+    int width[RANKS_MAX];
+    int ranks, rows, k, ldm;
+    size_t stride;
+};
+
+/* count - tokens of known places become history: one before sampler[slot].prompt marks COUNT_PROMPT
+ * in its token's count, another adds one.
+ * shapes   info [rows], entries with slot -1 are nobody's; count [SLOTS_MAX][cols]; ids count from id0
+ * tol 0 */
+struct count_args {
+    const struct row_info *info;
+    const struct sampler *sampler;
+    uint32_t *count;
+    int rows, cols, id0;
+};
+
+/* penalize - the logits that are sampled from: y = logits with bias, penalties and bans (sampling.h).
+ * The history of row r is count[slot] and the tokens of the slot's rows of the window up to r; a token
+ * of end[] is -inf while the choice would be output number < min_tokens. Rows of slots without edits
+ * are copied.
+ * shapes   logits, y [rows][cols], no overlap; info [rows], whole slots; count, bias [SLOTS_MAX][cols]
+ * tol 0 */
+struct penalize_args {
+    const float *logits;
+    float *y;
+    const struct sampler *sampler;
+    const struct row_info *info;
+    const uint32_t *count;
+    const float *bias;
+    int rows, cols, id0;
+};
+
 /* accept - for each segment the rows whose tokens became text:
  *   n_ok = 1 + the largest m with tok[first + i] == choice[first + i - 1] for i = 1 .. m (0 if len is 0)
  *   next = choice[first + n_ok - 1]
+ * If one of these choices is CHOICE_OPEN the segment is undecided: n_ok = 0 and next = CHOICE_OPEN.
  * A SEG_KNOWN segment gets n_ok = len and next = -1; its choices are not read. next is -1 too if len is 0.
  * shapes   seg [segs]; tok, choice [R]; n_ok, next [segs]          tol 0 */
 struct accept_args {
@@ -494,7 +609,12 @@ struct markov_args {
     OP(unshard)                                                                                    \
     OP(engram_gate)                                                                                \
     OP(best)                                                                                       \
+    OP(draw)                                                                                       \
+    OP(mass)                                                                                       \
     OP(choose)                                                                                     \
+    OP(logprob)                                                                                    \
+    OP(count)                                                                                      \
+    OP(penalize)                                                                                   \
     OP(accept)                                                                                     \
     OP(commit)                                                                                     \
     OP(markov)

@@ -288,9 +288,6 @@ static void fault_report(struct queue *q, const struct cuda_fault *f)
         queue_fail(q, -EBADMSG, "choose: no finite logits in slot %d row %d position %d", f->slot,
                    f->row, f->pos);
         break;
-    case FAULT_GATHERED:
-        queue_fail(q, -EINVAL, "choose: row %d is sampled and no logits were gathered", f->row);
-        break;
     default:
         queue_fail(q, -EIO, "cuda: fault %d in row %d", f->kind, f->row);
         break;

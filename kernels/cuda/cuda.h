@@ -32,8 +32,7 @@ enum fault_kind {
     FAULT_TOKEN,   /* embed: `value` is no token of `limit` */
     FAULT_EXPERT,  /* moe: `value` is no expert of `limit` */
     FAULT_TYPE,    /* moe: weights of type `value` */
-    FAULT_LOGITS,  /* choose: a row without a finite logit */
-    FAULT_GATHERED /* choose: a sampled row and no logits */
+    FAULT_LOGITS   /* choose: a row without a finite logit */
 };
 
 /* What a kernel found; it lies in memory that host and device see. */

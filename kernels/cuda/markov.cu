@@ -79,7 +79,7 @@ __device__ static float confidence(const struct chain &x, int r, struct chain_ro
 __device__ static int32_t chain_pick(const struct chain &x, const struct sampler &s, uint64_t pos,
                                      uint64_t *key, struct chain_room *m)
 {
-    double heat = heat_of(s), most, floor;
+    double heat = sampler_heat(&s), most, floor;
     struct lot best = { 0, -1 };
     int n = m->valid;
 
@@ -88,11 +88,9 @@ __device__ static int32_t chain_pick(const struct chain &x, const struct sampler
         return key_id(key[0]);
     most = scaled(key[0], heat);
     n = s.top_k > 0 && s.top_k < n ? s.top_k : n;
-    if (has_top_p(s)) {
-        if (threadIdx.x == 0) {
-            m->walk.sum = 0;
-            m->walk.left = m->walk.done = 0;
-        }
+    if (sampler_has_top_p(&s)) {
+        if (threadIdx.x == 0)
+            descent_begin(&m->walk);
         __syncthreads();
         descent_mass(&m->walk, key, n, most, heat, m->term);
         if (threadIdx.x == 0) {

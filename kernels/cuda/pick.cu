@@ -7,9 +7,7 @@
 #define BEST_THREADS 512
 #define CUT_THREADS 1024
 #define DRAW_THREADS 256
-#define DRAW_PARTS 32  // blocks that share the draw of a row
-#define MASS_CHUNK 320 // ids
-#define MASS_LANES 64
+#define DRAW_PARTS 32 // blocks that share the draw of a row
 
 // ---- candidates ---------------------------------------------------------------------------------
 
@@ -138,55 +136,26 @@ __device__ static float logit_of(const struct choose_args &a, int row, int id)
     return a.full[((size_t)rank * (size_t)a.rows + (size_t)row) * (size_t)a.ldf + (size_t)id];
 }
 
-__device__ static int32_t choose_greedy(const struct choose_args &a, int row)
+// Mass of the vocabulary relative to its largest logit: chunks add in order. A warp a chunk; thread 0
+// has the result.
+__device__ static double vocabulary_mass(const struct ballots &b, int row, float most, double heat,
+                                         double *share_of)
 {
-    struct candidate top = { 0, -1 };
-
-    for (int i = 0; i < a.ranks; i++) {
-        struct candidate c = a.best[(size_t)i * (size_t)a.rows + (size_t)row];
-
-        if (c.z != c.z)
-            return -1;
-        if (c.id >= 0 && (top.id < 0 || c.z > top.z || (c.z == top.z && c.id < top.id)))
-            top = c;
-    }
-    return top.id;
-}
-
-// Mass of the vocabulary relative to its largest logit, from chunks of MASS_CHUNK ids so that ranks
-// and devices agree: lane l of a chunk sums ids l, l + 64, ... in order, lanes are halved, chunks
-// add in order. A warp a chunk, two lanes of the sum a thread; thread 0 has the result.
-__device__ static double vocabulary_mass(const struct ballots &b, int row, double most, double heat,
-                                         double *chunk_of)
-{
-    int lane = (int)threadIdx.x % CUDA_WARP, chunks = (b.vocab + MASS_CHUNK - 1) / MASS_CHUNK;
+    int chunks = mass_chunks(b.vocab);
     double whole = 0;
 
     for (int k = (int)threadIdx.x / CUDA_WARP; k < chunks; k += CUT_THREADS / CUDA_WARP) {
         int first = k * MASS_CHUNK;
-        int len = b.vocab - first < MASS_CHUNK ? b.vocab - first : MASS_CHUNK;
-        double sum[2] = { 0, 0 }, top;
-        float peak = -INFINITY;
+        int n = b.vocab - first < MASS_CHUNK ? b.vocab - first : MASS_CHUNK;
+        struct chunk_mass c =
+            chunk_weigh(n, heat, [=](int i) { return logit_of(b.a, row, first + i); });
 
-        for (int i = lane; i < len; i += CUDA_WARP) {
-            float z = logit_of(b.a, row, first + i);
-
-            peak = z > peak ? z : peak;
-        }
-        peak = warp_max(peak);
-        top = (double)peak / heat;
-        for (int half = 0; half < 2; half++)
-            for (int i = lane + half * CUDA_WARP; peak > -INFINITY && i < len; i += MASS_LANES)
-                sum[half] += det_exp((double)logit_of(b.a, row, first + i) / heat - top);
-        sum[0] += sum[1];
-        for (int step = CUDA_WARP / 2; step > 0; step /= 2)
-            sum[0] += __shfl_down_sync(FULL_MASK, sum[0], step);
-        if (lane == 0)
-            chunk_of[k] = peak > -INFINITY ? sum[0] * det_exp(top - most) : 0;
+        if (threadIdx.x % CUDA_WARP == 0)
+            share_of[k] = chunk_share(c, most, heat);
     }
     __syncthreads();
     for (int k = 0; threadIdx.x == 0 && k < chunks; k++)
-        whole += chunk_of[k];
+        whole += share_of[k];
     return whole;
 }
 
@@ -227,15 +196,14 @@ __device__ static int next_keys(const struct ballots &b, int row, int n, int bef
 
 // The key of the last of the n first that top-p leaves: those up to the one that reaches it.
 __device__ static uint64_t nucleus_cut(const struct ballots &b, int row, const struct sampler &s,
-                                       int n, double most, double heat, struct cut_room *m)
+                                       int n, float peak, double heat, struct cut_room *m)
 {
+    double most = (double)peak / heat;
     bool is_cut = s.top_k > 0;
     uint64_t last = 0;
 
-    if (threadIdx.x == 0) {
-        m->walk.sum = 0;
-        m->walk.left = m->walk.done = 0;
-    }
+    if (threadIdx.x == 0)
+        descent_begin(&m->walk);
     __syncthreads();
     if (is_cut) {
         for (int at = 0; at < n; at += CUT_THREADS) {
@@ -248,8 +216,8 @@ __device__ static uint64_t nucleus_cut(const struct ballots &b, int row, const s
             m->walk.sum = 0;
         }
     } else {
-        double *chunk_of = (double *)(ballot_lots(b, row) + DRAW_PARTS);
-        double whole = vocabulary_mass(b, row, most, heat, chunk_of);
+        double *share_of = (double *)(ballot_lots(b, row) + DRAW_PARTS);
+        double whole = vocabulary_mass(b, row, peak, heat, share_of);
 
         if (threadIdx.x == 0)
             m->whole = whole;
@@ -278,12 +246,12 @@ __global__ static void choose_cut(struct ballots b)
     struct sampler s = a.sampler[a.info[row].slot];
     struct ballot *out = (struct ballot *)ballot_scratch(b, row);
     uint64_t best = KEY_NONE, cut = KEY_NONE - 1;
-    double heat = heat_of(s), most;
+    double heat = sampler_heat(&s), most;
 
-    if (!(s.temperature > 0) || !a.full) {
+    if (!sampler_draws(&s)) {
         if (threadIdx.x == 0) {
             out->drawn = 0;
-            a.choice[row] = s.temperature > 0 ? -1 : choose_greedy(a, row);
+            a.choice[row] = offered_best(a, row);
         }
         return;
     }
@@ -312,13 +280,13 @@ __global__ static void choose_cut(struct ballots b)
     most = scaled(best, heat);
     if (s.top_k > 0 && s.top_k < n) {
         n = s.top_k;
-        if (!has_top_p(s))
+        if (!sampler_has_top_p(&s))
             cut = key_cut(
                 b.vocab, n, [=](int id) { return logit_key(logit_of(b.a, row, id), id); },
                 &m.count);
     }
-    if (has_top_p(s))
-        cut = nucleus_cut(b, row, s, n, most, heat, &m);
+    if (sampler_has_top_p(&s))
+        cut = nucleus_cut(b, row, s, n, order_value(key_word(best)), heat, &m);
     if (threadIdx.x == 0) {
         out->cut = cut;
         out->floor = s.min_p > 0 ? most + det_log(s.min_p) : -INFINITY;
@@ -335,7 +303,7 @@ __global__ static void choose_draw(struct ballots b)
     struct ballot w = *(const struct ballot *)ballot_scratch(b, row);
     struct row_info info = a.info[row];
     struct sampler s = a.sampler[info.slot];
-    double heat = heat_of(s);
+    double heat = sampler_heat(&s);
     struct lot best = { 0, -1 };
 
     if (!w.drawn)
@@ -382,34 +350,45 @@ __global__ static void choose_end(struct ballots b, int rows, struct cuda_alarm 
             continue;
         choice = a.choice[row];
         if (choice < 0)
-            alarm_set(alarm,
-                      a.sampler[info.slot].temperature > 0 && !a.full ? FAULT_GATHERED
-                                                                      : FAULT_LOGITS,
-                      info.slot, row, info.pos, 0, 0);
+            alarm_set(alarm, FAULT_LOGITS, info.slot, row, info.pos, 0, 0);
     }
 }
 
-extern "C" void cuda_choose(struct queue *q, const struct choose_args *a)
+static void choose_whole(struct queue *q, const struct choose_args *a, int vocab)
 {
-    struct ballots b = { *a, 0, 0, 0 };
+    struct ballots b = { *a, choose_scratch((size_t)vocab), vocab, 0 };
 
     static_assert(DRAW_PARTS == CUDA_WARP, "a lot a lane of choose_end");
-    if (queue_skips(q, a->rows))
-        return;
-    if (a->ranks < 1 || a->ranks > RANKS_MAX) {
-        queue_fail(q, -EINVAL, "choose: %d ranks, want 1 .. %d", a->ranks, RANKS_MAX);
-        return;
-    }
-    for (int i = 0; i < a->ranks; i++)
-        b.vocab += a->width[i];
-    b.row_bytes = choose_scratch((size_t)b.vocab);
-    for (b.row0 = 0; b.row0 < a->rows; b.row0 += CUDA_WORKERS) {
+    for (; b.row0 < a->rows; b.row0 += CUDA_WORKERS) {
         int rows = a->rows - b.row0 < CUDA_WORKERS ? a->rows - b.row0 : CUDA_WORKERS;
 
         choose_cut<<<rows, CUT_THREADS, 0, cuda_stream(q)>>>(b);
-        if (a->full)
-            choose_draw<<<dim3(DRAW_PARTS, (unsigned)rows), DRAW_THREADS, 0, cuda_stream(q)>>>(b);
+        choose_draw<<<dim3(DRAW_PARTS, (unsigned)rows), DRAW_THREADS, 0, cuda_stream(q)>>>(b);
         choose_end<<<1, CUDA_WARP, 0, cuda_stream(q)>>>(b, rows, cuda_queue(q)->alarm);
     }
+}
+
+extern "C" void cuda_choose(struct queue *q, const struct choose_args *args)
+{
+    struct choose_args a = *args;
+    int vocab = 0;
+
+    if (queue_skips(q, a.rows))
+        return;
+    for (int i = 0; i < a.ranks && i < RANKS_MAX; i++)
+        vocab += a.width[i];
+    a.k = a.k ? a.k : 1;
+    if (a.stride == 0)
+        a.stride = (size_t)a.rows * (size_t)a.k * sizeof(struct candidate);
+    if (a.ranks < 1 || a.ranks > RANKS_MAX || a.k < 0 ||
+        2 * sizeof(uint64_t) * (size_t)a.ranks * (size_t)a.k > choose_scratch((size_t)vocab)) {
+        queue_fail(q, -EINVAL, "choose: %d ranks of %d candidates for a vocabulary of %d", a.ranks,
+                   a.k, vocab);
+        return;
+    }
+    if (a.full)
+        choose_whole(q, &a, vocab);
+    else
+        choose_offered(q, &a, vocab);
     queue_note(q, "choose");
 }

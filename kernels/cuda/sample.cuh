@@ -1,21 +1,11 @@
 // sample - the sampler's filters and the keyed draw over keys in ascending order; the bits are
-// those of kernels/ref/pick.c. Everything behind a logit is double, with the exp and log of
+// those of kernels/ref/sample.c. Everything behind a logit is double, with the exp and log of
 // src/base/rng.h.
 #ifndef TANDEM_KERNELS_CUDA_SAMPLE_CUH
 #define TANDEM_KERNELS_CUDA_SAMPLE_CUH
 
 #include "kernels/cuda/order.cuh"
-#include "src/base/rng.h"
-
-__device__ static inline double heat_of(const struct sampler &s)
-{
-    return s.temperature < 1e-6 ? 1e-6 : s.temperature;
-}
-
-__device__ static inline bool has_top_p(const struct sampler &s)
-{
-    return s.top_p > 0 && s.top_p < 1;
-}
+#include "kernels/sampling.h"
 
 __device__ static inline double scaled(uint64_t key, double heat)
 {
@@ -25,9 +15,17 @@ __device__ static inline double scaled(uint64_t key, double heat)
 // A walk down the sorted keys; in shared memory, moved by thread 0.
 struct descent {
     double sum;
-    int left; // keys taken
-    int done; // top_p has been reached
+    double near; // how close a sum came to top_p
+    int left;    // keys taken
+    int done;    // top_p has been reached
 };
+
+__device__ static inline void descent_begin(struct descent *d)
+{
+    d->sum = 0;
+    d->near = INFINITY;
+    d->left = d->done = 0;
+}
 
 // descent_mass - add e^(x - most) of the next n sorted keys to d->sum, in order. term is shared,
 // [blockDim].
@@ -61,11 +59,46 @@ __device__ static inline void descent_reach(struct descent *d, const uint64_t *k
         if (threadIdx.x == 0)
             for (int j = 0; j < (int)blockDim.x && first + j < n && !d->done; j++) {
                 d->sum += term[j];
+                d->near = fmin(d->near, fabs(d->sum - top_p));
                 d->left++;
                 d->done = !(d->sum < top_p);
             }
         __syncthreads();
     }
+}
+
+// chunk_weigh - of n <= MASS_CHUNK logits load(0) .. load(n - 1), by a warp; lane 0 has the result.
+// Lane l of 64 sums ids l, l + 64, ... in order, then the lanes are halved: two a thread.
+template <typename L>
+__device__ static inline struct chunk_mass chunk_weigh(int n, double heat, L load)
+{
+    int lane = (int)threadIdx.x % CUDA_WARP;
+    struct chunk_mass c = { 0, -INFINITY, -INFINITY };
+    double sum[2] = { 0, 0 }, top;
+
+    for (int i = lane; i < n; i += CUDA_WARP) {
+        float z = load(i);
+
+        c.peak = z > c.peak ? z : c.peak;
+    }
+    c.peak = warp_max(c.peak);
+    if (c.peak == -INFINITY)
+        return c;
+    top = (double)c.peak / heat;
+    for (int half = 0; half < 2; half++)
+        for (int i = lane + half * CUDA_WARP; i < n; i += 2 * CUDA_WARP)
+            sum[half] += det_exp((double)load(i) / heat - top);
+    sum[0] += sum[1];
+    for (int step = CUDA_WARP / 2; step > 0; step /= 2)
+        sum[0] += __shfl_down_sync(FULL_MASK, sum[0], step);
+    c.sum = sum[0];
+    return c;
+}
+
+// chunk_share - what a chunk adds to the mass relative to logit `most`.
+__device__ static inline double chunk_share(const struct chunk_mass &c, float most, double heat)
+{
+    return c.peak == -INFINITY ? 0 : c.sum * det_exp((double)c.peak / heat - (double)most / heat);
 }
 
 // What competes in a draw: the largest x + g, ties to the lower id.
@@ -107,5 +140,31 @@ __device__ static inline struct lot lot_best(struct lot l, struct lot *part)
     __syncthreads();
     return l;
 }
+
+// offer_part - where rank i's candidates or masses begin, from those of rank 0.
+template <typename T>
+__device__ static inline const T *offer_part(const T *of, int rank, size_t stride)
+{
+    return (const T *)((const char *)of + (size_t)rank * stride);
+}
+
+// offered_best - the best of the ranks' first candidates; k and stride are set. -1: none, or a NaN.
+__device__ static inline int32_t offered_best(const struct choose_args &a, int row)
+{
+    struct candidate top = { 0, -1 };
+
+    for (int i = 0; i < a.ranks; i++) {
+        struct candidate c = offer_part(a.best, i, a.stride)[(size_t)row * (size_t)a.k];
+
+        if (c.z != c.z)
+            return -1;
+        if (c.id >= 0 && (top.id < 0 || c.z > top.z || (c.z == top.z && c.id < top.id)))
+            top = c;
+    }
+    return top.id;
+}
+
+// choose_offered - cuda_choose without whole rows; in offer.cu.
+void choose_offered(struct queue *q, const struct choose_args *a, int vocab);
 
 #endif

@@ -85,8 +85,8 @@ __global__ static void accept_segments(struct accept_args a, const int32_t *take
     n = g.len > 0;
     while (n > 0 && n < g.len && tok[n] == choice[n - 1])
         n++;
-    a.n_ok[s] = n;
     a.next[s] = n > 0 ? choice[n - 1] : -1;
+    a.n_ok[s] = a.next[s] == CHOICE_OPEN ? 0 : n;
 }
 
 extern "C" void cuda_accept(struct queue *q, const struct accept_args *a)

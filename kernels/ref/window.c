@@ -87,8 +87,8 @@ void ref_accept(struct queue *q, const struct accept_args *a)
         }
         while (n > 0 && n < g->len && tok[n] == choice[n - 1])
             n++;
-        a->n_ok[s] = n;
         a->next[s] = n > 0 ? choice[n - 1] : -1;
+        a->n_ok[s] = a->next[s] == CHOICE_OPEN ? 0 : n;
     }
 }
 

@@ -1,6 +1,7 @@
 #include <errno.h>
 
 #include "tests/base/capture.h"
+#include "kernels/sampling.h"
 #include "tests/kernels/bed.h"
 
 #define VOCAB_MAX 5000
@@ -401,15 +402,195 @@ Test(pick, a_row_without_finite_logits_fails_and_names_slot_and_row)
         }
 }
 
-Test(pick, a_sampled_row_needs_gathered_logits)
+/* ---- choices from offers ---- */
+
+/* What the ranks of a poll offer instead of their logits. */
+static void poll_offer(struct poll *p, int k, int ldm)
+{
+    int rows = p->a.rows, id0 = 0;
+    size_t masses = sizeof(struct candidate) * (size_t)(rows * k);
+    size_t stride = masses + sizeof(struct chunk_mass) * (size_t)(rows * ldm);
+    char *offers = bed_take(&p->b, stride * (size_t)p->a.ranks);
+
+    p->a.best = (struct candidate *)offers;
+    p->a.mass = (struct chunk_mass *)(offers + masses);
+    p->a.k = k;
+    p->a.ldm = ldm;
+    p->a.stride = stride;
+    for (int i = 0; i < p->a.ranks; id0 += p->a.width[i++]) {
+        const float *z = p->full + (size_t)(i * rows * p->a.ldf);
+        char *mine = offers + (size_t)i * stride;
+        struct candidate *cand = (struct candidate *)mine;
+        int cols = p->a.width[i];
+        float *share = bed_zeros(&p->b, (size_t)(rows * cols));
+
+        for (int r = 0; r < rows; r++)
+            memcpy(share + r * cols, z + r * p->a.ldf, (size_t)cols * sizeof(*z));
+        p->b.op->best(p->b.q, &(struct best_args){ share, cand, rows, cols, k, id0 });
+        p->b.op->draw(p->b.q, &(struct draw_args){ .logits = share,
+                                                   .sampler = p->s,
+                                                   .info = p->info,
+                                                   .cand = cand,
+                                                   .scratch = bed_take(&p->b, (size_t)rows * DRAW_SCRATCH),
+                                                   .rows = rows,
+                                                   .cols = cols,
+                                                   .k = k,
+                                                   .id0 = id0 });
+        if (ldm)
+            p->b.op->mass(p->b.q, &(struct mass_args){ .logits = share,
+                                                       .sampler = p->s,
+                                                       .info = p->info,
+                                                       .mass = (struct chunk_mass *)(mine + masses),
+                                                       .rows = rows,
+                                                       .cols = cols,
+                                                       .id0 = id0,
+                                                       .ld = ldm });
+    }
+    if (!ldm)
+        p->a.mass = NULL;
+}
+
+Test(pick, offers_give_the_choice_of_the_whole_row_or_none)
+{
+    enum { ROWS = 6, VOCAB = 4 * MASS_CHUNK };
+    static const int ks[] = { 2, 16, 128, MASS_CHUNK };
+    static float z[ROWS * VOCAB];
+    int open = 0, made = 0;
+
+    for (size_t i = 0; i < COUNT(samplers); i++)
+        for (int ranks = 1; ranks <= 4; ranks *= 2)
+            for (size_t k = 0; k < COUNT(ks); k++) {
+                int32_t want[ROWS];
+                struct poll p;
+
+                for (int c = 0; c < ROWS * VOCAB; c++) {
+                    z[c] = 9 * synth_normal(i, (uint64_t)c) * (c / VOCAB % 2 ? 1 : 0.3f);
+                    z[c] = c / VOCAB == 4 ? truncf(z[c]) : z[c]; /* ties */
+                    z[c] = c % 13 == 3 ? -INFINITY : z[c];
+                }
+                poll_open(&p, z, ROWS, VOCAB, ranks);
+                for (int r = 0; r < ROWS; r++)
+                    p.info[r] = (struct row_info){ .slot = r % 3, .pos = 1000 * r + 7 };
+                for (int s = 0; s < 3; s++) {
+                    p.s[s] = samplers[i];
+                    p.s[s].seed += (uint64_t)s << 40;
+                }
+                cr_assert(eq(int, poll_run(&p), 0));
+                memcpy(want, p.choice, sizeof(want));
+                poll_offer(&p, ks[k], VOCAB / ranks / MASS_CHUNK);
+                p.a.full = NULL;
+                cr_assert(eq(int, poll_run(&p), 0));
+                for (int r = 0; r < ROWS; r++) {
+                    if (p.choice[r] == CHOICE_OPEN)
+                        open++;
+                    else
+                        cr_assert(eq(int, p.choice[r], want[r]), "sampler %zu, row %d, %d of %d ranks",
+                                  i, r, ks[k], ranks);
+                    made += p.choice[r] != CHOICE_OPEN;
+                }
+                bed_close(&p.b);
+            }
+    cr_expect(gt(int, open, 100));
+    cr_expect(gt(int, made, 2 * open));
+}
+
+Test(pick, what_offers_cannot_decide_is_open)
+{
+    /* equal steps down; half the mass lies in the first */
+    static const float z[8] = { 0, -1, -2, -3, -4, -5, -6, -7 };
+    static const struct {
+        const char *name;
+        struct sampler s;
+        int k, masses, open;
+    } cases[] = {
+        { "top-k within the candidates", { .temperature = 1, .top_k = 3 }, 3, 0, 0 },
+        { "top-k beyond the candidates", { .temperature = 1, .top_k = 4 }, 3, 0, 1 },
+        { "top-k beyond them all", { .temperature = 1, .top_k = 9 }, 8, 0, 0 },
+        { "top-p reached before the last", { .temperature = 1, .top_p = 0.8 }, 3, 1, 0 },
+        { "top-p reached by the last", { .temperature = 1, .top_p = 0.9 }, 3, 1, 1 },
+        { "top-p without masses", { .temperature = 1, .top_p = 0.8 }, 3, 0, 1 },
+        { "min-p above the last", { .temperature = 1, .min_p = 0.2 }, 3, 0, 0 },
+        { "min-p below the last", { .temperature = 1, .min_p = 0.1 }, 3, 0, 1 },
+        { "a top-p that min-p makes sure", { .temperature = 1, .top_p = 0.99, .min_p = 0.2 }, 3, 1, 0 },
+        { "no filter", { .temperature = 1 }, 1, 0, 0 },
+    };
+
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        struct poll p;
+
+        poll_open(&p, z, 1, 8, 1);
+        p.s[0] = cases[i].s;
+        poll_offer(&p, cases[i].k, cases[i].masses);
+        p.a.full = NULL;
+        cr_assert(eq(int, poll_run(&p), 0));
+        cr_expect(eq(int, p.choice[0] == CHOICE_OPEN, cases[i].open), "%s", cases[i].name);
+        bed_close(&p.b);
+    }
+}
+
+Test(pick, sums_next_to_top_p_and_masses_that_lie_are_open)
+{
+    static const float z[4] = { 0, 0, 0, -INFINITY };
+    struct chunk_mass *m;
+    struct poll p;
+
+    poll_open(&p, z, 1, 4, 1);
+    p.s[0] = (struct sampler){ .temperature = 1, .top_p = 2.0 / 3 + 1e-10 };
+    poll_offer(&p, 4, 1);
+    p.a.full = NULL;
+    cr_assert(eq(int, poll_run(&p), 0));
+    cr_expect(eq(int, p.choice[0], CHOICE_OPEN), "within 1e-9");
+    p.s[0].top_p = 0.6;
+    cr_assert(eq(int, poll_run(&p), 0));
+    cr_expect(ge(int, p.choice[0], 0));
+    m = (struct chunk_mass *)p.a.mass;
+    m->peak = 1;
+    cr_assert(eq(int, poll_run(&p), 0));
+    cr_expect(eq(int, p.choice[0], CHOICE_OPEN), "the best candidate is not the peak");
+    *m = (struct chunk_mass){ .sum = NAN };
+    cr_assert(eq(int, poll_run(&p), 0));
+    cr_expect(eq(int, p.choice[0], CHOICE_OPEN), "no finite mass");
+    bed_close(&p.b);
+}
+
+/* F-16: bad logits end the request, whichever way they come. */
+Test(pick, F_16_offers_of_a_bad_row_fail_and_name_it)
+{
+    static const struct sampler by[] = { { .temperature = 0 },
+                                         { .temperature = 1 },
+                                         { .temperature = 1, .top_k = 2 },
+                                         { .temperature = 1, .top_p = 0.5 },
+                                         { .temperature = 1, .min_p = 0.5 } };
+
+    for (size_t i = 0; i < COUNT(by); i++)
+        for (size_t f = 0; f < COUNT(faults); f++) {
+            float z[24];
+            struct capture c;
+            struct poll p;
+
+            for (int k = 0; k < 24; k++)
+                z[k] = k / 8 == 1 && (faults[f].at < 0 || k == faults[f].at) ? faults[f].bad
+                                                                             : (float)(k % 8);
+            poll_open(&p, z, 3, 8, 2);
+            p.info[1].slot = 2;
+            p.info[1].pos = 99;
+            p.s[2] = by[i];
+            poll_offer(&p, 3, 0);
+            p.a.full = NULL;
+            capture_start(&c);
+            cr_expect(eq(int, poll_run(&p), -EBADMSG), "%s, sampler %zu", faults[f].name, i);
+            cr_expect(strstr(c.last, "slot 2 row 1 position 99") != NULL, "%s", c.last);
+            bed_close(&p.b);
+        }
+}
+
+Test(pick, more_candidates_than_tokens_are_refused)
 {
     static const float z[4] = { 1 };
     struct poll p;
 
     poll_open(&p, z, 1, 4, 1);
-    p.a.full = NULL;
-    cr_expect(eq(int, poll_run(&p), 0), "greedy does not");
-    p.s[0].temperature = 1;
+    p.a.k = 100;
     cr_expect(eq(int, poll_run(&p), -EINVAL));
     bed_close(&p.b);
 }
