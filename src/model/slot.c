@@ -164,11 +164,16 @@ void slot_set_floor(struct slot_pool *p, struct queue *q, int slot, int floor)
 
 void slot_commit(struct exec *x, struct slot_pool *p, struct window *w)
 {
-    x->op->commit(x->q, &(struct commit_args){ .seg = w->d_seg,
-                                               .n_ok = w->d_n_ok,
-                                               .next = w->d_next,
+    slot_commit_part(x, p, w, 0, w->segs);
+}
+
+void slot_commit_part(struct exec *x, struct slot_pool *p, struct window *w, int first, int n)
+{
+    x->op->commit(x->q, &(struct commit_args){ .seg = w->d_seg + first,
+                                               .n_ok = w->d_n_ok + first,
+                                               .next = w->d_next + first,
                                                .head = p->head,
-                                               .segs = w->segs });
+                                               .segs = n });
 }
 
 void slot_sync(struct slot_pool *p, const struct window *w)

@@ -82,6 +82,9 @@ void slot_set_floor(struct slot_pool *p, struct queue *q, int slot, int floor);
 /* slot_commit - queue pos += n_ok for the window's slots. */
 void slot_commit(struct exec *x, struct slot_pool *p, struct window *w);
 
+/* slot_commit_part - the same for n segments from the first on: those that had no outcome before. */
+void slot_commit_part(struct exec *x, struct slot_pool *p, struct window *w, int first, int n);
+
 /* slot_sync - after the wait: the host's positions follow what the window committed. */
 void slot_sync(struct slot_pool *p, const struct window *w);
 

@@ -355,7 +355,6 @@ static void dry_window(struct rank *k, struct exec *x, int slots, int rows_each,
     w->head = head;
     x->tmp->used = 0;
     k->model->ops->forward(k->model, x, k->pool, w);
-    accept_window(k->acc, x, w, sampled);
     k->drafter->ops->observe(k->drafter, x, k->pool, w);
     x->tmp->used = 0;
     k->drafter->ops->propose(k->drafter, x, k->pool, &p, sampled);

@@ -137,6 +137,7 @@ static int stage(struct rounds *r)
         err = window_upload(&k->x, k->pool, k->win);
     if (err < 0)
         return rank_broken(k, err, "round %u: staging", r->number);
+    accept_stage(k->acc, &k->x, k->pool, k->win, r->sampler);
     k->arena.used = 0;
     return 0;
 }
@@ -221,6 +222,7 @@ int round_admit(struct rounds *r, const struct plan_admit *p)
     if (s->prompt != p->ids)
         memcpy(s->prompt, p->ids, (size_t)p->n * sizeof(int32_t));
     r->sampler[p->slot] = p->sampler;
+    accept_admit(k->acc, &k->x, p->slot, &p->sampler, NULL, 0);
     s->pass_ready = false;
     r->follows_round = false;
     k->arena.used = 0;
@@ -250,7 +252,7 @@ static void run_known(struct rounds *r)
     struct rank *k = r->k;
 
     k->model->ops->forward(k->model, &k->x, k->pool, k->win);
-    accept_window(k->acc, &k->x, k->win, r->sampler);
+    accept_window(k->acc, &k->x, k->win);
     slot_commit(&k->x, k->pool, k->win);
 }
 
@@ -384,7 +386,7 @@ int round_calibrate(struct rounds *r, const struct plan_calibrate *p, int64_t *n
         if (err < 0)
             return err;
         k->model->ops->forward(k->model, &k->x, k->pool, k->win);
-        accept_window(k->acc, &k->x, k->win, r->sampler);
+        accept_window(k->acc, &k->x, k->win);
         window_fetch(&k->x, k->win);
     }
     err = settle(r, "calibrating");
@@ -566,7 +568,7 @@ static int run_window(struct rounds *r, const struct plan_round *p)
     k->model->ops->forward(k->model, &k->x, k->pool, k->win);
     t[1] = clock_ns();
     wait[0] = k->comm->stats.wait_ns;
-    accept_window(k->acc, &k->x, k->win, r->sampler);
+    accept_window(k->acc, &k->x, k->win);
     slot_commit(&k->x, k->pool, k->win);
     t[2] = clock_ns();
     wait[1] = k->comm->stats.wait_ns;
@@ -594,6 +596,18 @@ static int run_window(struct rounds *r, const struct plan_round *p)
     rec->draft_ns = t[4] - t[3];
     rec->draft_wait_ns = t[5] - t[4];
     return err;
+}
+
+/* The candidates left a slot undecided. A pass that ran behind the window began where the slot was
+ * before, so nobody uses it. */
+static int resolve(struct rounds *r)
+{
+    struct rank *k = r->k;
+
+    accept_resolve(k->acc, &k->x, k->pool, k->win);
+    window_fetch(&k->x, k->win);
+    r->pass.n = 0;
+    return settle(r, "window");
 }
 
 static void note_outcomes(struct rounds *r)
@@ -631,6 +645,8 @@ int round_run(struct rounds *r, const struct plan_round *p, int64_t t_ns, int64_
         err = stage_timed(r);
     if (err == 0)
         err = run_window(r, p);
+    if (err == 0 && accept_undecided(k->win))
+        err = resolve(r);
     if (err < 0)
         return err;
     slot_sync(k->pool, k->win);

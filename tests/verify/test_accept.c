@@ -13,6 +13,7 @@
 #include "src/transport/comm.h"
 #include "src/verify/sampler.h"
 #include "tests/transport/wires.h"
+#include "tests/verify/accept_rig.h"
 
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>
@@ -22,126 +23,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#define CONTEXT 256
-#define ROWS WINDOW_ROWS_SHARED
-
-/* One rank without a model: whoever runs it writes the logits. */
-struct bench {
-    struct model m;
-    struct device *dev;
-    struct exec x;
-    struct arena arena;
-    struct slot_pool *pool;
-    struct window *w;
-    struct accept *a;
-    struct sampler sampler[SLOTS_MAX];
-    void *arg;
-    int failed; /* of bench_must */
-};
-
-static void bench_must(struct bench *b, int r, const char *what)
-{
-    if (r == 0)
-        return;
-    fprintf(stderr, "rank %d: %s: %d\n", b->m.rank, what, r);
-    b->failed = 1;
-}
-
-struct world {
-    struct wires wires;
-    int ranks, vocab, threads;
-    void (*fn)(struct bench *b);
-    void *arg;
-    int failed[RANKS_MAX];
-};
-
-static void run_rank(int rank, void *arg)
-{
-    struct world *world = arg;
-    struct comm_settings cs = {
-        .partials = COMM_F32, .slot_bytes = 1 << 16, .spin_us = 20, .wait_limit_ms = 20000
-    };
-    struct bench b = { .arg = world->arg };
-    struct state_list none = { .n = 0 };
-    const struct backend_ops *backend;
-    int64_t first, count;
-
-    log_rank(rank);
-    share_of(world->vocab, rank, world->ranks, &first, &count);
-    b.m = (struct model){ .rank = rank,
-                          .ranks = world->ranks,
-                          .vocab = world->vocab,
-                          .vocab_first = (int)first,
-                          .vocab_share = (int)count };
-    bench_must(&b, backend_find("ref", &backend), "backend");
-    bench_must(&b, backend->open(0, world->threads, &b.dev), "device");
-    bench_must(&b, backend->queue_open(b.dev, &b.x.q), "queue");
-    b.x.op = backend->op;
-    b.x.tmp = &b.arena;
-    b.x.workers = b.dev->workers;
-    bench_must(&b, slot_pool_open(b.dev, &none, SLOTS_MAX, CONTEXT, ROWS, &b.pool), "slots");
-    bench_must(&b, window_open(b.dev, &b.m, ROWS, &b.w), "window");
-    bench_must(&b, accept_open(b.dev, &b.m, 7, &b.a), "accept");
-    if (world->ranks == 1)
-        bench_must(&b, comm_self_open(&cs, &b.x.comm), "comm");
-    else
-        bench_must(&b, comm_link_open(world->wires.link[rank], rank, world->ranks, &cs, &b.x.comm),
-                   "comm");
-    for (int s = 0; s < SLOTS_MAX; s++) {
-        int slot;
-
-        sampler_default(&b.sampler[s]);
-        bench_must(&b, slot_take(b.pool, b.x.q, s, &slot), "slot");
-    }
-    world->fn(&b);
-    comm_close(b.x.comm);
-    accept_close(b.a);
-    window_close(b.w);
-    slot_pool_close(b.pool);
-    backend->queue_close(b.x.q);
-    backend->close(b.dev);
-    world->failed[rank] = b.failed;
-}
-
-/* Runs fn on every rank; checks are made afterwards, on the thread that Criterion knows. */
-static void worlds_run(int ranks, int vocab, int threads, void (*fn)(struct bench *b), void *arg)
-{
-    struct world world = {
-        .ranks = ranks, .vocab = vocab, .threads = threads, .fn = fn, .arg = arg
-    };
-
-    if (ranks > 1)
-        wires_open(&world.wires, "loop", ranks, 0);
-    wires_run(ranks, run_rank, &world);
-    if (ranks > 1)
-        wires_close(&world.wires);
-    for (int r = 0; r < ranks; r++)
-        cr_assert(eq(int, world.failed[r], 0), "rank %d of %d", r, ranks);
-}
-
-/* A row of logits as this rank has it, from the row of the whole vocabulary. */
-static void put_row(struct bench *b, int row, const float *whole)
-{
-    b->x.q->ops->put(b->x.q, b->w->logits + (size_t)row * (size_t)b->m.vocab_share,
-                     whole + b->m.vocab_first, sizeof(float) * (size_t)b->m.vocab_share);
-}
-
-/* What follows the forward in a round. */
-static int decide(struct bench *b)
-{
-    int r;
-
-    accept_window(b->a, &b->x, b->w, b->sampler);
-    slot_commit(&b->x, b->pool, b->w);
-    window_fetch(&b->x, b->w);
-    r = b->x.q->ops->wait(b->x.q);
-    if (r == 0)
-        r = comm_check(b->x.comm);
-    if (r == 0)
-        slot_sync(b->pool, b->w);
-    return r;
-}
 
 static int device_pos(struct bench *b, int slot)
 {
@@ -351,6 +232,7 @@ static void fresh(struct bench *b, int slot, int voice)
     slot_drop(b->pool, slot);
     bench_must(b, slot_take(b->pool, b->x.q, slot, &slot), "slot");
     b->sampler[slot] = voices[voice];
+    accept_admit(b->a, &b->x, slot, &b->sampler[slot], NULL, 0);
 }
 
 static void talk_serial(struct bench *b, struct talk *t, int voice)
@@ -490,7 +372,7 @@ Test(accept, a_draw_is_keyed_by_the_position_it_fills)
 /* ---- what crosses the wire ------------------------------------------------------------------- */
 
 struct traffic {
-    uint64_t bytes[3]; /* greedy, mixed with a sampled slot, known with a sampled sampler */
+    uint64_t bytes[3]; /* greedy, mixed with a draw, known text with a sampler */
 };
 
 static void count_traffic(struct bench *b)
@@ -512,20 +394,15 @@ static void count_traffic(struct bench *b)
     }
 }
 
-Test(accept, gathers_eight_bytes_a_row_and_shares_only_for_samplers)
+Test(accept, gathers_eight_bytes_a_row)
 {
     for (int n = 1; n < RANK_COUNTS; n++) {
         struct traffic t[RANKS_MAX];
-        int widest = (VOCAB + rank_counts[n] - 1) / rank_counts[n];
-        uint64_t shares =
-            (6 * 4 * (uint64_t)widest + 15) / 16 * 16; /* a message is whole units of 16 */
 
         worlds_run(rank_counts[n], VOCAB, 1, count_traffic, t);
-        for (int r = 0; r < rank_counts[n]; r++) {
-            cr_expect(eq(u64, t[r].bytes[0], 6 * 8), "rank %d", r);
-            cr_expect(eq(u64, t[r].bytes[1], 6 * 8 + shares), "rank %d", r);
-            cr_expect(eq(u64, t[r].bytes[2], 6 * 8), "rank %d", r);
-        }
+        for (int r = 0; r < rank_counts[n]; r++)
+            for (int k = 0; k < 3; k++)
+                cr_expect(eq(u64, t[r].bytes[k], 6 * 8), "rank %d, window %d", r, k);
     }
 }
 
@@ -714,7 +591,7 @@ Test(accept, gives_back_what_it_took_when_memory_is_short)
         r = accept_open(d, &m, 1, &a);
         cr_expect(r == 0 || (r == -ENOMEM && !a));
     } while (r < 0 && n < 100);
-    cr_expect(eq(int, n - 1, 6), "as many allocations as there are buffers");
+    cr_expect(eq(int, n - 1, 13), "as many allocations as there are buffers");
     accept_close(a);
     accept_close(NULL);
     real->close(d);
