@@ -6,8 +6,8 @@
  * before it is looked at. Built with clang; pack.pb-c.c comes from protoc-c:
  *   clang -g -O1 -fsanitize=fuzzer,address,undefined -D_GNU_SOURCE -I. -I$BUILD
  *     tests/fuzz/fuzz_pack.c
- *     src/model/{pack,walk}.c $BUILD/src/model/pack.pb-c.c src/base/{file,hash,log}.c -lprotobuf-c
- *     -lcrypto -lxxhash
+ *     src/model/{pack,walk,stored,stored_exl3,names}.c $BUILD/src/model/pack.pb-c.c
+ *     src/base/{file,hash,log}.c -lprotobuf-c -lcrypto -lxxhash -lm
  */
 #include <stdint.h>
 #include <stdlib.h>
@@ -29,6 +29,25 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
     return 0;
 }
 
+/* The parts of a quantised matrix lie inside its blob, none over another. */
+static void check_parts(const struct pack_weight *w)
+{
+    struct mat m = pack_mat(w);
+    struct mat_parts p;
+    size_t end = 0;
+
+    mat_parts(&m, &p);
+    for (int i = 0; i < MAT_PARTS; i++) {
+        if (p.bytes[i] == 0)
+            continue;
+        if (p.at[i] < end || p.at[i] % MAT_ALIGN != 0 || p.bytes[i] > w->bytes - p.at[i])
+            abort();
+        end = p.at[i] + p.bytes[i];
+    }
+    if (end != w->bytes)
+        abort();
+}
+
 static void check(const struct pack_toc *t, uint64_t end)
 {
     for (size_t i = 0; i < t->n; i++) {
@@ -41,6 +60,8 @@ static void check(const struct pack_toc *t, uint64_t end)
             abort();
         if (i > 0 && w->offset < t->weight[i - 1].offset + t->weight[i - 1].bytes)
             abort();
+        if (w->d.kind == WEIGHT_MAT && w->dtype > DTYPE_COUNT)
+            check_parts(w);
         if (w->d.first < 0 || w->d.count < 0 || w->d.rows < 1 || w->d.cols < 1)
             abort();
     }
