@@ -6,7 +6,7 @@
  * state; any bits are a valid tile. bits2 is twice the bits of a weight; odd ones are the half
  * widths.
  *
- * source   exllamav3 1.4.1; docs/DECODE.md "EXL3"
+ * source   exllamav3 1.4.1; docs/DECODE.md "EXL3, FP8, MXFP4, NVFP4"
  */
 #ifndef TANDEM_KERNELS_FORMATS_EXL3_H
 #define TANDEM_KERNELS_FORMATS_EXL3_H

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "kernels/formats/exl3.h"
+#include "kernels/ref/simd.h"
 
 #define STRIP_TILES 8 /* column tiles of an EXL3 strip */
 #define LANES 32
@@ -81,29 +82,62 @@ static void ring_bytes(const unsigned char *tile, int bits2, unsigned char *ring
 #define RING_MAX (2 * EXL3_WORDS_MAX + 8)
 
 /* One lane-major group: every lane's bits of tile after tile run through a shift register into
- * words. */
-static void lanes_put(const unsigned char *src, size_t ld, int bits2, int steps, uint32_t *out)
+ * words. bits2 is a constant where this is inlined, so that shifts and counts are too. */
+static ALWAYS_INLINE void lanes_put(const unsigned char *src, size_t ld, const int bits2,
+                                    uint32_t *out)
 {
+    const int own = 4 * bits2, tiles = STRIP_TILES * exl3_group(bits2); /* own: at most 64 bits */
     unsigned char ring[4 * STRIP_TILES][RING_MAX];
-    int own = 4 * bits2; /* bits of a lane in a tile, at most 64 */
 
-    for (int i = 0; i < steps * STRIP_TILES; i++)
+    for (int i = 0; i < tiles; i++)
         ring_bytes(src + (size_t)(i / STRIP_TILES) * ld + (size_t)(i % STRIP_TILES * 16 * bits2),
                    bits2, ring[i]);
     for (int lane = 0; lane < LANES; lane++) {
-        unsigned __int128 reg = 0;
+        uint64_t reg = 0;
         int held = 0, word = 0;
 
-        for (int i = 0; i < steps * STRIP_TILES; i++) {
+#pragma GCC unroll 32
+        for (int i = 0; i < tiles; i++) {
             uint64_t bits;
 
             memcpy(&bits, ring[i] + lane * own / 8, sizeof(bits));
-            bits = __builtin_bswap64(bits) << (lane * own % 8) >> (64 - own);
-            reg = reg << own | bits;
-            for (held += own; held >= 32; held -= 32, word++)
-                out[(word / 4 * LANES + lane) * 4 + word % 4] = (uint32_t)(reg >> (held - 32));
+            bits = __builtin_bswap64(bits) << (lane * own % 8);
+            for (int left = own; left > 0; left -= 32) { /* 32 at a time: fewer than 32 are held */
+                const int n = left < 32 ? left : 32;
+
+                reg = reg << n | bits >> (64 - n);
+                bits = n < 64 ? bits << n : 0;
+                held += n;
+                if (held >= 32) {
+                    held -= 32;
+                    out[(word / 4 * LANES + lane) * 4 + word % 4] = (uint32_t)(reg >> held);
+                    word++;
+                }
+            }
         }
     }
+}
+
+static void group_put(const unsigned char *src, size_t ld, int bits2, uint32_t *out)
+{
+#define GROUP_PUT(b)                                                                               \
+    case b:                                                                                        \
+        lanes_put(src, ld, b, out);                                                                \
+        break;
+    switch (bits2) {
+        GROUP_PUT(2)
+        GROUP_PUT(3)
+        GROUP_PUT(4)
+        GROUP_PUT(5)
+        GROUP_PUT(6)
+        GROUP_PUT(7)
+        GROUP_PUT(8)
+        GROUP_PUT(10)
+        GROUP_PUT(12)
+        GROUP_PUT(14)
+        GROUP_PUT(16)
+    }
+#undef GROUP_PUT
 }
 
 static void lanes_get(const uint32_t *group, int bits2, int index, unsigned char *tile)
@@ -129,7 +163,7 @@ static void exl3_pack(const struct mat *m, const unsigned char *src, size_t ld,
 
     if (m->q.layout == LAYOUT_DEVICE) {
         for (int s = 0; s < steps; s += group)
-            lanes_put(src + (size_t)s * ld, ld, bits2, group,
+            group_put(src + (size_t)s * ld, ld, bits2,
                       (uint32_t *)(strip + (size_t)s * STRIP_TILES * bytes));
         return;
     }
@@ -155,61 +189,64 @@ void exl3_tile_get(const struct mat *m, const void *strip, int kstep, int column
 
 /* ---- FP8, FP4 -------------------------------------------------------------------------------- */
 
-static void fp8_pack(const struct mat *m, const unsigned char *src, size_t ld, int outputs,
-                     unsigned char *strip)
+/* Where input k of a k-step goes in an output's column of a device strip, in codes. */
+static void lane_places(int n, int place[16])
 {
-    int cols = m->cols;
+    for (int k = 0; k < 16; k++) {
+        int pos = exl3_tile_pos(k, n % 16);
 
-    memset(strip, 0, mat_strip_bytes(m->dtype, &m->q, cols));
-    for (int n = 0; n < outputs; n++) {
-        const unsigned char *row = src + (size_t)n * ld;
-
-        if (m->q.layout == LAYOUT_CPU) {
-            for (int k = 0; k < cols; k++)
-                strip[(size_t)k * MAT_TILE + (size_t)n] = row[k];
-            continue;
-        }
-        for (int k = 0; k < cols; k++) {
-            int pos = exl3_tile_pos(k % 16, n % 16), tile = n / 16;
-
-            strip[((size_t)(k / 16) * 2 + (size_t)(tile / 2)) * 512 +
-                  (size_t)(pos / 8 * 16 + tile % 2 * 8 + pos % 8)] = row[k];
-        }
+        place[k] = pos / 8 * 32 + n / 16 * 8 + pos % 8; /* [lane][4 tiles][8 codes] */
     }
 }
 
-static void fp4_pack(const struct mat *m, const unsigned char *src, size_t ld, int outputs,
-                     unsigned char *strip)
+static void fp8_output(const struct mat *m, const unsigned char *row, int n, unsigned char *strip)
 {
-    int pairs = m->cols / 2;
+    int place[16], cols = m->cols;
 
-    memset(strip, 0, mat_strip_bytes(m->dtype, &m->q, m->cols));
-    for (int n = 0; n < outputs; n++) {
-        const unsigned char *row = src + (size_t)n * ld;
-
-        if (m->q.layout == LAYOUT_CPU) {
-            for (int i = 0; i < pairs; i++)
-                strip[(size_t)i * MAT_TILE + (size_t)n] = row[i];
-            continue;
-        }
-        /* Inputs 2 i and 2 i + 1 are neighbours in the ring, so a byte stays a byte. */
-        for (int i = 0; i < pairs; i++) {
-            int pos = exl3_tile_pos(2 * i % 16, n % 16);
-
-            strip[(size_t)(i / 8) * 512 + (size_t)(pos / 8 * 16 + n / 16 * 4 + pos % 8 / 2)] =
-                row[i];
-        }
+    if (m->q.layout == LAYOUT_CPU) {
+        for (int k = 0; k < cols; k++)
+            strip[(size_t)k * MAT_TILE + (size_t)n] = row[k];
+        return;
     }
+    lane_places(n, place);
+    for (int k = 0; k < 16; k++) /* [2 chunks][lane][2 tiles][8 codes] */
+        place[k] = place[k] / 16 % 2 * 512 + place[k] / 32 * 16 + place[k] % 16;
+    for (int k0 = 0; k0 < cols; k0 += 16)
+        for (int k = 0; k < 16 && k0 + k < cols; k++)
+            strip[(size_t)k0 * 64 + (size_t)place[k]] = row[k0 + k];
+}
+
+static void fp4_output(const struct mat *m, const unsigned char *row, int n, unsigned char *strip)
+{
+    int place[16], pairs = m->cols / 2;
+
+    if (m->q.layout == LAYOUT_CPU) {
+        for (int i = 0; i < pairs; i++)
+            strip[(size_t)i * MAT_TILE + (size_t)n] = row[i];
+        return;
+    }
+    /* Inputs 2 i and 2 i + 1 are neighbours in the ring, so a byte stays a byte. */
+    lane_places(n, place);
+    for (int i0 = 0; i0 < pairs; i0 += 8)
+        for (int i = 0; i < 8; i++)
+            strip[(size_t)i0 * 64 + (size_t)(place[2 * i] / 2)] = row[i0 + i];
 }
 
 void mat_pack_codes(const struct mat *m, const void *src, size_t ld, int outputs, void *strip)
 {
-    if (m->dtype == DTYPE_EXL3)
+    if (m->dtype == DTYPE_EXL3) {
         exl3_pack(m, src, ld, strip);
-    else if (m->dtype == DTYPE_FP8)
-        fp8_pack(m, src, ld, outputs, strip);
-    else
-        fp4_pack(m, src, ld, outputs, strip);
+        return;
+    }
+    memset(strip, 0, mat_strip_bytes(m->dtype, &m->q, m->cols));
+    for (int n = 0; n < outputs; n++) {
+        const unsigned char *row = (const unsigned char *)src + (size_t)n * ld;
+
+        if (m->dtype == DTYPE_FP8)
+            fp8_output(m, row, n, strip);
+        else
+            fp4_output(m, row, n, strip);
+    }
 }
 
 static void fp8_scales(const struct mat *m, int strip, const unsigned char *src, size_t ld,
