@@ -301,6 +301,7 @@ int group_tcp_open(const struct group_settings *s, struct group **out)
     group_init(&b->c->base, &control_group_ops, s);
     b->c->heartbeat_ms = s->heartbeat_ms;
     b->c->peer_timeout_ms = s->peer_timeout_ms;
+    b->c->stall_ms = s->stall_ms;
     b->c->wake = -1;
     r = secret_load(s, &b->secret);
     if (r < 0)

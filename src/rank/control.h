@@ -22,6 +22,7 @@
 #include <stdint.h>
 
 struct link;
+struct progress;
 struct group;
 struct group_hub;
 
@@ -38,13 +39,15 @@ struct group_settings {
     const char *secret;       /* file of at least 32 bytes, mode 0600; loop needs none */
     int no_secret;            /* tests: no file, loopback addresses only */
     int connect_timeout_ms, heartbeat_ms, peer_timeout_ms;
+    int stall_ms;                    /* an order of which no rank gets on for so long is a fault */
+    const struct progress *progress; /* of this rank, in every heartbeat; NULL: none */
     const char *version;       /* of this build */
     const char *agree;         /* sorted `key = value` lines of everything that must be equal */
     const uint8_t *set_digest; /* [GROUP_DIGEST_BYTES] of the packs */
     const atomic_int
         *cancel; /* or NULL; open returns -ECANCELED within 100 ms after it becomes non-zero */
-    void (*on_fail)(
-        void *arg); /* or NULL; once, on whichever thread noticed, after the links were aborted */
+    /* or NULL; once, on whichever thread noticed, after the links were aborted; why: group_reason */
+    void (*on_fail)(void *arg, const char *why);
     void *on_fail_arg;
 };
 

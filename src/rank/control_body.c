@@ -143,6 +143,13 @@ int body_beat_pack(const struct body_beat *b, struct control_body *out)
     m.state = b->state;
     m.uptime_ms = b->uptime_ms;
     m.free_bytes = b->free_bytes;
+    m.phase = b->at.phase;
+    m.order = b->at.order;
+    m.round = b->at.round;
+    m.begun = b->at.begun;
+    m.ended = b->at.ended;
+    m.posted = b->at.posted;
+    m.done = b->at.done;
     return pack(&m.base, out);
 }
 
@@ -152,7 +159,16 @@ int body_beat_unpack(const uint8_t *p, size_t n, struct body_beat *out)
 
     if (!m)
         return -EPROTO;
-    *out = (struct body_beat){ m->state, m->uptime_ms, m->free_bytes };
+    *out = (struct body_beat){ .state = m->state,
+                               .uptime_ms = m->uptime_ms,
+                               .free_bytes = m->free_bytes,
+                               .at = { .phase = m->phase,
+                                       .order = m->order,
+                                       .round = m->round,
+                                       .begun = m->begun,
+                                       .ended = m->ended,
+                                       .posted = m->posted,
+                                       .done = m->done } };
     control__beat__free_unpacked(m, NULL);
     return 0;
 }
@@ -163,6 +179,7 @@ int body_reason_pack(const struct body_reason *b, struct control_body *out)
 
     m.rank = (uint32_t)b->rank;
     m.text = (char *)b->text;
+    m.error = (uint32_t)-b->error;
     return pack(&m.base, out);
 }
 
@@ -177,6 +194,8 @@ int body_reason_unpack(const uint8_t *p, size_t n, struct body_reason *out)
         r = bad("rank out of range");
     } else {
         out->rank = (int)m->rank;
+        /* an errno, or the one for faults of a peer */
+        out->error = m->error > 0 && m->error < 4096 ? -(int)m->error : -EREMOTEIO;
         snprintf(out->text, sizeof(out->text), "%s", m->text);
         control_printable(out->text);
     }

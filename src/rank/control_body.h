@@ -12,6 +12,7 @@
 #include <stdint.h>
 
 #include "src/rank/control.h"
+#include "src/rank/progress.h"
 
 enum { CONTROL_BODY_MAX = 65536, CONTROL_VERSION_BYTES = 64, CONTROL_NONCE_BYTES = 32 };
 
@@ -31,10 +32,11 @@ struct body_table {
 struct body_beat {
     unsigned state;
     uint64_t uptime_ms, free_bytes;
+    struct progress_view at; /* without since_ns */
 };
 
 struct body_reason {
-    int rank;
+    int rank, error; /* error: a negative errno */
     char text[GROUP_REASON_BYTES]; /* printable */
 };
 

@@ -12,11 +12,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
-#include <sys/sysinfo.h>
 #include <unistd.h>
 
 #include "src/base/clock.h"
 #include "src/base/log.h"
+#include "src/rank/memory_plan.h"
 
 enum { LINGER_MS = 100 };
 
@@ -28,10 +28,10 @@ static void shout(struct control *c, int but, enum control_kind kind,
             wire_send(c->peer[p].wire, kind, body, 0);
 }
 
-static void control_tell(struct group *g, const char *text)
+static void control_tell(struct group *g, int r, const char *text)
 {
     struct control *c = (struct control *)g;
-    struct body_reason reason = { .rank = g->rank };
+    struct body_reason reason = { .rank = g->rank, .error = r };
     struct control_body body;
 
     snprintf(reason.text, sizeof(reason.text), "%s", text);
@@ -75,11 +75,12 @@ static void peer_failed(struct control *c, int p, const struct wire_frame *f)
     if (body_reason_unpack(f->body, f->n, &why) < 0) {
         snprintf(why.text, sizeof(why.text), "unknown");
         why.rank = p;
+        why.error = -EREMOTEIO;
     }
     if (c->base.rank == 0 && body_reason_pack(&why, &body) == 0)
         shout(c, p, CONTROL_FAIL, &body);
     snprintf(text, sizeof(text), "rank %d: %.*s", why.rank, GROUP_REASON_BYTES - 16, why.text);
-    group_fault(&c->base, -EREMOTEIO, 0, text);
+    group_fault(&c->base, group_heard(why.error), 0, text);
 }
 
 static void wake_barrier(struct control *c)
@@ -107,13 +108,17 @@ static int at_barrier(struct control *c, int p, const struct wire_frame *f)
 }
 
 /* One frame of a peer. */
-static int handle(struct control *c, int p, const struct wire_frame *f)
+static int handle(struct control *c, int p, const struct wire_frame *f, int64_t now)
 {
     struct body_beat beat;
+    int r;
 
     switch (f->kind) {
     case CONTROL_BEAT:
-        return body_beat_unpack(f->body, f->n, &beat);
+        r = body_beat_unpack(f->body, f->n, &beat);
+        if (r == 0)
+            stall_note(&c->stall, p, &beat.at, now);
+        return r;
     case CONTROL_STOP:
         atomic_store_explicit(&c->base.stopping, 1, memory_order_release);
         return 0;
@@ -138,7 +143,7 @@ static void hear(struct control *c, int p, int64_t now)
         atomic_store_explicit(&c->age_max_ms, age, memory_order_relaxed);
     while (!peer->over && (r = wire_take(peer->wire, &f)) == 1) {
         peer->heard_ns = now;
-        r = handle(c, p, &f);
+        r = handle(c, p, &f, now);
         if (r < 0)
             break;
     }
@@ -166,16 +171,35 @@ static void beat(struct control *c, int64_t now)
     struct body_beat b = { .state = (unsigned)group_stopping(&c->base),
                            .uptime_ms = (uint64_t)((now - c->start_ns) / NS_PER_MS) };
     struct control_body body;
-    struct sysinfo info;
 
-    if (sysinfo(&info) == 0)
-        b.free_bytes = (uint64_t)info.freeram * info.mem_unit;
+    if (now - c->weighed_ns >= NS_PER_S) {
+        c->available = memory_available();
+        c->weighed_ns = now;
+    }
+    b.free_bytes = c->available;
+    if (c->base.progress)
+        progress_read(c->base.progress, &b.at);
     if (body_beat_pack(&b, &body) < 0)
         return;
     for (int p = 0; p < c->base.world; p++)
         if (c->peer[p].wire && !c->peer[p].over)
             wire_send(c->peer[p].wire, CONTROL_BEAT, &body,
                       0); /* a broken wire is noticed by its silence */
+}
+
+/* Somebody has to get on. The star's centre sees everybody, a follower rank 0 and itself. */
+static void check_stall(struct control *c, int64_t now)
+{
+    struct progress_view mine;
+    char text[GROUP_REASON_BYTES];
+
+    if (!c->base.progress || group_stopping(&c->base))
+        return;
+    progress_read(c->base.progress, &mine);
+    stall_note(&c->stall, c->base.rank, &mine, now);
+    if (stall_find(&c->stall, c->base.rank == 0 || c->base.world == 2, c->stall_ms, now, text,
+                   sizeof(text)) == 0)
+        group_fault(&c->base, -ETIMEDOUT, 1, text);
 }
 
 static void *control_thread(void *arg)
@@ -203,12 +227,15 @@ static void *control_thread(void *arg)
             if (!c->peer[i].wire || c->peer[i].over)
                 continue;
             /* when this process itself was stopped, its peers were not silent: it did not listen */
-            if (now - last > c->peer_timeout_ms * NS_PER_MS / 2)
+            if (now - last > c->peer_timeout_ms * NS_PER_MS / 2) {
                 c->peer[i].heard_ns = now;
+                stall_excuse(&c->stall, now);
+            }
             hear(c, i, now);
         }
         last = now;
         check_ages(c, now);
+        check_stall(c, now);
     }
     wake_barrier(c);
     return NULL;

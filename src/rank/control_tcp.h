@@ -16,6 +16,7 @@
 #include "src/rank/control_door.h"
 #include "src/rank/control_wire.h"
 #include "src/rank/group.h"
+#include "src/rank/stall.h"
 
 struct control_peer {
     struct wire *wire;   /* NULL: no control connection with that rank */
@@ -26,7 +27,10 @@ struct control_peer {
 
 struct control {
     struct group base;
-    int heartbeat_ms, peer_timeout_ms;
+    int heartbeat_ms, peer_timeout_ms, stall_ms;
+    struct stall stall;              /* the thread's, and so is the machine's memory */
+    uint64_t available;
+    int64_t weighed_ns;
     struct control_peer peer[GROUP_WORLD_MAX];
     pthread_t thread;
     int running;

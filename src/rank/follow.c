@@ -99,9 +99,12 @@ int follow_run(struct rounds *r)
             return rank_broken(r->k, err, "round %u: waiting for the plan", r->number);
         if (m.op == PLAN_STOP)
             return 0;
+        progress_begin(&r->k->progress, (unsigned)m.op, r->number, m.came_ns);
+        progress_phase(&r->k->progress, PHASE_CHECK);
         err = obey(r, &m, m.came_ns, m.came_ns - begin);
         if (err < 0)
             return err;
+        progress_end(&r->k->progress);
         begin = clock_ns();
     }
 }

@@ -9,6 +9,7 @@
 
 #include "src/base/log.h"
 #include "src/rank/exit_code.h"
+#include "src/rank/progress.h"
 #include "src/transport/link.h"
 
 void group_init(struct group *g, const struct group_ops *ops, const struct group_settings *s)
@@ -18,6 +19,7 @@ void group_init(struct group *g, const struct group_ops *ops, const struct group
     g->world = s->world;
     g->on_fail = s->on_fail;
     g->on_fail_arg = s->on_fail_arg;
+    g->progress = s->progress;
 }
 
 int group_channel_open(enum group_channel c, int a, int b)
@@ -86,21 +88,36 @@ int group_stopping(const struct group *g)
     return atomic_load_explicit(&g->stopping, memory_order_acquire);
 }
 
+/* "; here: round 3, order ROUND 12, phase window, exchange 84 waits for a peer" */
+static const char *where(const struct group *g, char *out, size_t cap)
+{
+    struct progress_view v;
+    int n = snprintf(out, cap, "; here: ");
+
+    if (!g->progress)
+        return "";
+    progress_read(g->progress, &v);
+    progress_text(&v, out + n, cap - (size_t)n);
+    return out;
+}
+
 void group_fault(struct group *g, int r, int tell, const char *text)
 {
+    char here[192];
+
     if (atomic_exchange(&g->claimed, 1))
         return;
     snprintf(g->reason, sizeof(g->reason), "%s", text);
     atomic_store_explicit(&g->failed, r, memory_order_release);
-    fail(r, "group: %s", g->reason);
+    fail(r, "group: %s%s", g->reason, where(g, here, sizeof(here)));
     for (int p = 0; p < g->world; p++)
         for (int c = 0; c < GROUP_CHANNELS; c++)
             if (g->link[p][c])
                 g->link[p][c]->ops->abort(g->link[p][c]);
     if (tell)
-        g->ops->tell(g, g->reason);
+        g->ops->tell(g, r, g->reason);
     if (g->on_fail)
-        g->on_fail(g->on_fail_arg);
+        g->on_fail(g->on_fail_arg, g->reason);
 }
 
 void group_fail(struct group *g, int r, const char *fmt, ...)

@@ -3,14 +3,16 @@
 #ifndef TANDEM_RANK_GROUP_H
 #define TANDEM_RANK_GROUP_H
 
+#include <errno.h>
 #include <stdatomic.h>
 
 #include "src/rank/control.h"
 
 struct group_ops {
     const char *name;
-    /* tell - every peer learns text, which happened on this rank; never blocks, any thread */
-    void (*tell)(struct group *g, const char *text);
+    /* tell - every peer learns the error r and its text, which happened on this rank; never blocks,
+     * any thread */
+    void (*tell)(struct group *g, int r, const char *text);
     void (*stop)(struct group *g);
     int (*barrier)(struct group *g, int timeout_ms);
     int (*beat_age_max)(struct group *g);
@@ -22,8 +24,9 @@ struct group {
     const struct group_ops *ops;
     int rank, world;
     struct link *link[GROUP_WORLD_MAX][GROUP_CHANNELS];
-    void (*on_fail)(void *arg);
+    void (*on_fail)(void *arg, const char *why);
     void *on_fail_arg;
+    const struct progress *progress; /* or NULL */
     atomic_int claimed; /* somebody writes the reason */
     atomic_int failed;  /* its errno, once the reason is written */
     atomic_int stopping;
@@ -36,6 +39,13 @@ void group_init(struct group *g, const struct group_ops *ops, const struct group
 /* group_fault - the first cause claims the group: abort the links, tell the peers unless they told
  * us, on_fail. Later ones are ignored. Logs text. */
 void group_fault(struct group *g, int r, int tell, const char *text);
+
+/* group_heard - what an error r of a peer is here: a shortage of memory is one of the group, anything
+ * else is a peer that failed */
+static inline int group_heard(int r)
+{
+    return r == -ENOMEM ? r : -EREMOTEIO;
+}
 
 /* group_links_close - close what links there are */
 void group_links_close(struct group *g);

@@ -70,7 +70,7 @@ static int meet(struct group_hub *h, const struct group *g, int timeout_ms,
     return r;
 }
 
-static void loop_tell(struct group *g, const char *text)
+static void loop_tell(struct group *g, int r, const char *text)
 {
     struct group_hub *h = ((struct group_loop *)g)->hub;
     char line[GROUP_REASON_BYTES];
@@ -79,7 +79,7 @@ static void loop_tell(struct group *g, const char *text)
     pthread_mutex_lock(&h->lock);
     for (int p = 0; p < h->world; p++)
         if (h->member[p] && h->member[p] != g)
-            group_fault(h->member[p], -EREMOTEIO, 0, line);
+            group_fault(h->member[p], group_heard(r), 0, line);
     pthread_cond_broadcast(&h->turn);
     pthread_mutex_unlock(&h->lock);
 }

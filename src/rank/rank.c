@@ -183,21 +183,24 @@ int rank_load(const struct config *cfg, struct drain *drain, struct rank *k)
 /* ---- join
  * -------------------------------------------------------------------------------------------- */
 
-/* The failure of a group must end this process even while its round's thread computes for
- * seconds. */
-static void *end_soon(void *arg)
-{
-    clock_sleep((int64_t)(intptr_t)arg * NS_PER_MS);
-    _exit(CODE_GROUP);
-}
-
-static void on_fail(void *arg)
+/* The failure of a group must end this process even while its round's thread computes for seconds.
+ * Of ranks that are threads the first one speaks for all. */
+static void on_fail(void *arg, const char *why)
 {
     const struct rank *k = (const struct rank *)arg;
-    pthread_t thread;
 
-    if (pthread_create(&thread, NULL, end_soon, (void *)(intptr_t)k->cfg.grace_ms) == 0)
-        pthread_detach(thread);
+    if (k->cfg.rank == 0 || strcmp(k->cfg.link, "loop") != 0)
+        watch_end(k->watch, CODE_GROUP, why);
+}
+
+static void on_expired(void *arg, const char *what)
+{
+    struct rank *k = (struct rank *)arg;
+
+    if (k->group)
+        group_fail(k->group, -ETIMEDOUT, "rank %d: %s", k->cfg.rank, what);
+    else
+        watch_end(k->watch, CODE_GROUP, what);
 }
 
 static int open_group(struct rank *k, struct group_hub *hub)
@@ -225,6 +228,8 @@ static int open_group(struct rank *k, struct group_hub *hub)
                                                  .connect_timeout_ms = c->connect_timeout_ms,
                                                  .heartbeat_ms = c->heartbeat_ms,
                                                  .peer_timeout_ms = c->peer_timeout_ms,
+                                                 .stall_ms = c->stall_ms,
+                                                 .progress = &k->progress,
                                                  .version = TANDEM_VERSION,
                                                  .agree = agree,
                                                  .set_digest = pack_set_digest(k->pack),
@@ -253,7 +258,8 @@ static int open_comm(struct rank *k)
     struct comm_settings s = { .partials = wire_of(k),
                                .slot_bytes = COMM_SLOT_BYTES,
                                .spin_us = c->spin_us,
-                               .wait_limit_ms = c->wait_limit_ms };
+                               .wait_limit_ms = c->wait_limit_ms,
+                               .steps = &k->progress.steps };
     struct plan_box_settings b = { .spin_us = c->spin_us,
                                    .wait_limit_ms = c->wait_limit_ms,
                                    .max_words = plan_words(&k->bounds) };
@@ -399,8 +405,16 @@ static int open_parts(struct rank *k)
 
 int rank_join(struct rank *k, struct group_hub *hub)
 {
-    int r;
+    int r = watch_open(&(struct watch_settings){ .progress = &k->progress,
+                                                 .rank = k->cfg.rank,
+                                                 .limit_ms = k->cfg.round_limit_ms,
+                                                 .grace_ms = k->cfg.grace_ms,
+                                                 .expired = on_expired,
+                                                 .arg = k },
+                       &k->watch);
 
+    if (r < 0)
+        return exit_code_of(STEP_DEVICE, r);
     if (k->cfg.ranks > 1) {
         r = open_group(k, hub);
         if (r < 0)
@@ -467,6 +481,7 @@ void rank_close(struct rank *k)
     plan_box_close(k->box);
     comm_close(k->comm);
     group_close(k->group);
+    watch_close(k->watch);
     tokenizer_close(k->tok);
     pack_close(k->pack);
 }

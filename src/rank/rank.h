@@ -18,6 +18,8 @@
 #include "src/rank/memory_plan.h"
 #include "src/rank/packs.h"
 #include "src/rank/plan.h"
+#include "src/rank/progress.h"
+#include "src/rank/watch.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -37,6 +39,8 @@ enum { RANK_ENDS_MAX = 8 };
 struct rank {
     struct config cfg; /* strings borrowed */
     struct drain *drain;
+    struct progress progress;
+    struct watch *watch; /* from load to close */
 
     /* load */
     struct pack *pack;
@@ -79,6 +83,7 @@ __attribute__((format(printf, 3, 4))) int rank_broken(struct rank *k, int r, con
 /* rank_failure - the exit code of an error that rank_broken has seen. */
 int rank_failure(const struct rank *k, int r);
 
+/* rank_close - everything in reverse; what watch_end has begun goes on. */
 void rank_close(struct rank *k);
 
 #endif

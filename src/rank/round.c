@@ -115,11 +115,18 @@ __attribute__((format(printf, 4, 5))) static int refuse(struct rounds *r, enum p
                        slot, why);
 }
 
+static void enter(struct rounds *r, enum phase p)
+{
+    progress_phase(&r->k->progress, p);
+}
+
 static int settle(struct rounds *r, const char *what)
 {
     struct rank *k = r->k;
-    int err = k->q->ops->wait(k->q);
+    int err;
 
+    enter(r, PHASE_WAIT);
+    err = k->q->ops->wait(k->q);
     if (err == 0)
         err = comm_check(k->comm);
     if (err < 0)
@@ -131,8 +138,10 @@ static int settle(struct rounds *r, const char *what)
 static int stage(struct rounds *r)
 {
     struct rank *k = r->k;
-    int err = k->model->ops->stage(k->model, k->pool, k->rows, k->win);
+    int err;
 
+    enter(r, PHASE_STAGE);
+    err = k->model->ops->stage(k->model, k->pool, k->rows, k->win);
     if (err == 0)
         err = window_upload(&k->x, k->pool, k->win);
     if (err < 0)
@@ -146,6 +155,7 @@ static void observe(struct rounds *r)
 {
     struct rank *k = r->k;
 
+    enter(r, PHASE_OBSERVE);
     k->arena.used = 0;
     k->drafter->ops->observe(k->drafter, &k->x, k->pool, k->win);
 }
@@ -154,6 +164,7 @@ static void propose(struct rounds *r, const struct plan_ask *ask, int n)
 {
     struct rank *k = r->k;
 
+    enter(r, PHASE_DRAFT);
     r->pass = (struct proposal){ .n = n };
     for (int i = 0; i < n; i++)
         r->pass.slot[i] = ask[i].slot;
@@ -251,6 +262,7 @@ static void run_known(struct rounds *r)
 {
     struct rank *k = r->k;
 
+    enter(r, PHASE_WINDOW);
     k->model->ops->forward(k->model, &k->x, k->pool, k->win);
     accept_window(k->acc, &k->x, k->win);
     slot_commit(&k->x, k->pool, k->win);
@@ -385,6 +397,7 @@ int round_calibrate(struct rounds *r, const struct plan_calibrate *p, int64_t *n
         err = stage(r);
         if (err < 0)
             return err;
+        enter(r, PHASE_WINDOW);
         k->model->ops->forward(k->model, &k->x, k->pool, k->win);
         accept_window(k->acc, &k->x, k->win);
         window_fetch(&k->x, k->win);
@@ -565,9 +578,11 @@ static int run_window(struct rounds *r, const struct plan_round *p)
     t[0] = clock_ns();
     r->start_ns = t[0];
     rec->idle_ns = r->follows_round ? t[0] - r->device_end_ns : 0;
+    enter(r, PHASE_WINDOW);
     k->model->ops->forward(k->model, &k->x, k->pool, k->win);
     t[1] = clock_ns();
     wait[0] = k->comm->stats.wait_ns;
+    enter(r, PHASE_CHOOSE);
     accept_window(k->acc, &k->x, k->win);
     slot_commit(&k->x, k->pool, k->win);
     t[2] = clock_ns();

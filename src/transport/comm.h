@@ -69,11 +69,18 @@ struct comm {
     struct comm_stats stats; /* written by the calls, so read it after the queue's wait */
 };
 
+/* comm_steps - how far a comm is, for whoever watches the rank: exchanges whose own part has left,
+ * and those that have ended. Any thread may read them. */
+struct comm_steps {
+    _Atomic uint64_t posted, done;
+};
+
 struct comm_settings {
     enum comm_wire partials;
-    size_t slot_bytes;  /* a multiple of 4096, below 16 MiB; longer calls go in pieces of this */
-    int spin_us;        /* link.h */
-    int wait_limit_ms;  /* -1: none */
+    size_t slot_bytes; /* a multiple of 4096, below 16 MiB; longer calls go in pieces of this */
+    int spin_us;       /* link.h */
+    int wait_limit_ms; /* -1: none */
+    struct comm_steps *steps; /* counted here if not NULL; by comm link */
     uint32_t first_seq; /* number before the first exchange, equal on all ranks; 0 but in tests */
 };
 

@@ -35,7 +35,8 @@ struct comm_link {
     uint64_t seen[COMM_WORLD_MAX][2]; /* last tag of a peer in a slot */
     uint8_t *outbox;
     struct link_wait wait;
-    uint32_t seq; /* of the last exchange */
+    struct comm_steps *steps; /* or NULL */
+    uint32_t seq;             /* of the last exchange */
     int err;      /* written by the calls */
     atomic_int aborted;
 };
@@ -92,6 +93,8 @@ static int exchange(struct comm_link *c, int site, size_t bytes)
         if (r < 0)
             return link_failed(c, r, tag, p);
     }
+    if (c->steps)
+        atomic_fetch_add_explicit(&c->steps->posted, 1, memory_order_relaxed);
     start = clock_ns();
     for (int i = 1; i < world; i++) {
         int p = (me + i) % world;
@@ -108,6 +111,8 @@ static int exchange(struct comm_link *c, int site, size_t bytes)
     if (r < 0)
         return link_failed(c, r, tag, late);
     c->seq = seq;
+    if (c->steps)
+        atomic_fetch_add_explicit(&c->steps->done, 1, memory_order_relaxed);
     waited = (uint64_t)(clock_ns() - start);
     c->base.stats.exchanges++;
     c->base.stats.bytes += units * UNIT_BYTES;
@@ -273,6 +278,7 @@ int comm_link_open(struct link *const *links, int rank, int world, const struct 
     c->wire = s->partials == COMM_BF16 ? EXCHANGE_BF16 : EXCHANGE_F32;
     c->slot_bytes = s->slot_bytes;
     c->seq = s->first_seq;
+    c->steps = s->steps;
     c->wait = (struct link_wait){
         .links = c->link, .n = world, .spin_us = s->spin_us, .limit_ms = s->wait_limit_ms
     };

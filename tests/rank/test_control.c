@@ -77,7 +77,7 @@ static void write_secret(char *path, const char *text, mode_t mode)
     close(fd);
 }
 
-static void note_fail(void *arg)
+static void note_fail(void *arg, const char *why)
 {
     atomic_fetch_add((atomic_int *)arg, 1);
 }

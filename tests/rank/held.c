@@ -1,0 +1,171 @@
+/* held.c - tandem, with a rank that does something at a place that a test names. Not a test itself.
+ *
+ *   tandem_held WHAT@PLACE[:N] COMMAND ...      at the Nth time that this process comes by, 1 if not said
+ *
+ *   hold     says "held at PLACE" on stderr and stays there, while everything else of the rank goes on
+ *   differ   the outcome of a window is another one than it was
+ *   nan      a logit of this rank's share becomes a NaN
+ *
+ *   start      the group is open, weights and states are not
+ *   idle       rank 0 has no request yet
+ *   prefill    in a prompt chunk, between two exchanges
+ *   verify     drafts are there, their window has not begun
+ *   window     in a round's window, between two exchanges
+ *   shutdown   the last order is given, the ranks have not said goodbye
+ *
+ * The linker hands calls between this program's files to the functions here first (--wrap); model and
+ * comm get tables of their own.
+ */
+#include "kernels/backend.h"
+#include "src/base/clock.h"
+#include "src/model/family.h"
+#include "src/model/slot.h"
+#include "src/model/window.h"
+#include "src/rank/control.h"
+#include "src/rank/lead.h"
+#include "src/rank/rank.h"
+#include "src/transport/comm.h"
+
+#include <math.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define HOLD_S 60
+#define SUMS_BEFORE 3 /* exchanges of a window that have run when it is held */
+
+int __real_main(int argc, char **argv);
+int __wrap_main(int argc, char **argv);
+int __real_rank_load(const struct config *cfg, struct drain *drain, struct rank *k);
+int __wrap_rank_load(const struct config *cfg, struct drain *drain, struct rank *k);
+int __real_lead_add(struct lead *l, const struct request *q, struct reply *out);
+int __wrap_lead_add(struct lead *l, const struct request *q, struct reply *out);
+int __real_group_barrier(struct group *g, int timeout_ms);
+int __wrap_group_barrier(struct group *g, int timeout_ms);
+void __real_slot_sync(struct slot_pool *p, const struct window *w);
+void __wrap_slot_sync(struct slot_pool *p, const struct window *w);
+
+static struct {
+    const char *what, *place;
+    int times; /* that the place still has to come by */
+    struct rank *rank;
+    const struct family_ops *family;
+    const struct comm_ops *comm;
+    struct family_ops held_family;
+    struct comm_ops held_comm;
+    const char *in; /* place of the window that runs */
+    int sums;
+    int barriers;
+} held;
+
+static bool due(const char *what, const char *place)
+{
+    return strcmp(held.what, what) == 0 && strcmp(held.place, place) == 0 && --held.times == 0;
+}
+
+static void at(const char *place)
+{
+    if (!due("hold", place))
+        return;
+    dprintf(STDERR_FILENO, "held at %s\n", place);
+    clock_sleep(HOLD_S * NS_PER_S);
+}
+
+/* ---- the model and its sums ------------------------------------------------------------------- */
+
+static void held_sum(struct comm *c, struct queue *q, int site, float *x, size_t n)
+{
+    if (held.in && held.sums++ == SUMS_BEFORE)
+        at(held.in);
+    held.comm->sum(c, q, site, x, n);
+}
+
+static int held_ready(struct model *m, struct device *d, const struct pack *p)
+{
+    held.comm = held.rank->comm->ops;
+    held.held_comm = *held.comm;
+    held.held_comm.sum = held_sum;
+    held.rank->comm->ops = &held.held_comm;
+    at("start");
+    return held.family->ready(m, d, p);
+}
+
+static int held_stage(struct model *m, const struct slot_pool *p, struct row_store *s,
+                      struct window *w)
+{
+    if (w->rows > 1 && !(w->seg[0].flags & SEG_KNOWN))
+        at("verify");
+    return held.family->stage(m, p, s, w);
+}
+
+static void held_forward(struct model *m, struct exec *x, const struct slot_pool *p,
+                         struct window *w)
+{
+    bool dry = x->op != held.rank->x.op;
+
+    held.in = dry ? NULL : w->seg[0].flags & SEG_KNOWN ? "prefill" : "window";
+    held.sums = 0;
+    held.family->forward(m, x, p, w);
+    if (held.in && strcmp(held.in, "window") == 0 && due("nan", "window"))
+        w->logits[0] = NAN;
+    held.in = NULL;
+}
+
+/* ---- calls of other files --------------------------------------------------------------------- */
+
+int __wrap_rank_load(const struct config *cfg, struct drain *drain, struct rank *k)
+{
+    int code = __real_rank_load(cfg, drain, k);
+
+    if (code != 0)
+        return code;
+    held.rank = k;
+    held.family = k->model->ops;
+    held.held_family = *held.family;
+    held.held_family.ready = held_ready;
+    held.held_family.stage = held_stage;
+    held.held_family.forward = held_forward;
+    k->model->ops = &held.held_family;
+    return 0;
+}
+
+int __wrap_lead_add(struct lead *l, const struct request *q, struct reply *out)
+{
+    at("idle");
+    return __real_lead_add(l, q, out);
+}
+
+int __wrap_group_barrier(struct group *g, int timeout_ms)
+{
+    if (++held.barriers == 2) /* the first one ends the start */
+        at("shutdown");
+    return __real_group_barrier(g, timeout_ms);
+}
+
+void __wrap_slot_sync(struct slot_pool *p, const struct window *w)
+{
+    __real_slot_sync(p, w);
+    if (!(w->seg[0].flags & SEG_KNOWN) && due("differ", "window"))
+        ((struct window *)w)->next[0] ^= 1;
+}
+
+int __wrap_main(int argc, char **argv)
+{
+    char *place, *times;
+
+    if (argc < 2 || !(place = strchr(argv[1], '@'))) {
+        fprintf(stderr, "usage: tandem_held WHAT@PLACE[:N] COMMAND ...\n");
+        return 64;
+    }
+    *place++ = 0;
+    times = strchr(place, ':');
+    if (times)
+        *times++ = 0;
+    held.what = argv[1];
+    held.place = place;
+    held.times = times ? atoi(times) : 1;
+    argv[1] = argv[0];
+    return __real_main(argc - 1, argv + 1);
+}

@@ -1,0 +1,109 @@
+#include <criterion/criterion.h>
+#include <criterion/new/assert.h>
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "src/base/clock.h"
+#include "src/base/log.h"
+#include "src/rank/exit_code.h"
+#include "src/rank/plan.h"
+#include "src/rank/watch.h"
+
+struct seen {
+    atomic_int times;
+    char what[256];
+    struct watch *w;
+};
+
+static void note(void *arg, const char *what)
+{
+    struct seen *s = (struct seen *)arg;
+
+    snprintf(s->what, sizeof(s->what), "%s", what);
+    atomic_fetch_add(&s->times, 1);
+}
+
+static void quiet(void *arg, enum log_level level, const char *line)
+{
+}
+
+static struct watch *open_watch(struct seen *s, const struct progress *p, int limit_ms,
+                                int grace_ms)
+{
+    struct watch_settings set = {
+        .progress = p, .limit_ms = limit_ms, .grace_ms = grace_ms, .expired = note, .arg = s
+    };
+
+    log_sink(quiet, NULL);
+    cr_assert(eq(int, watch_open(&set, &s->w), 0));
+    return s->w;
+}
+
+Test(watch, an_order_that_is_not_done_in_time_is_said_once_and_idle_never)
+{
+    struct progress p = { 0 };
+    struct seen s = { 0 };
+    struct watch *w = open_watch(&s, &p, 60, 300);
+    int64_t begin;
+
+    clock_sleep(150 * NS_PER_MS);
+    cr_expect(eq(int, atomic_load(&s.times), 0), "idle: %s", s.what);
+    for (int i = 0; i < 8; i++) { /* long together, each short */
+        progress_begin(&p, PLAN_ROUND, 4, clock_ns());
+        clock_sleep(15 * NS_PER_MS);
+        progress_end(&p);
+    }
+    cr_expect(eq(int, atomic_load(&s.times), 0), "short orders: %s", s.what);
+    begin = clock_ns();
+    progress_begin(&p, PLAN_ROUND, 12, begin);
+    progress_phase(&p, PHASE_CHOOSE);
+    while (atomic_load(&s.times) == 0 && clock_ns() - begin < 5 * NS_PER_S)
+        clock_sleep(NS_PER_MS);
+    cr_expect(clock_ns() - begin >= 60 * NS_PER_MS);
+    cr_expect(strcmp(s.what, "round 12, order ROUND, phase choose: not done in 60 ms") == 0, "%s",
+              s.what);
+    clock_sleep(150 * NS_PER_MS);
+    cr_expect(eq(int, atomic_load(&s.times), 1));
+    watch_close(w);
+}
+
+/* What the process still says before it is ended, and to whom it does not matter what its threads do. */
+static void answer(void *arg, const char *why)
+{
+    int *fd = (int *)arg;
+
+    if (strcmp(why, "rank 1 is gone") != 0)
+        _exit(1);
+    if (write(*fd, "a", 1) != 1)
+        _exit(2);
+}
+
+Test(watch, the_process_ends_with_the_code_after_the_grace_time, .exit_code = CODE_GROUP)
+{
+    struct progress p = { 0 };
+    struct seen s = { 0 };
+    struct watch *w = open_watch(&s, &p, 60000, 30);
+    int pipe_fd[2];
+
+    if (pipe(pipe_fd) != 0)
+        _exit(3);
+    watch_answers(w, answer, &pipe_fd[1]);
+    watch_end(w, CODE_GROUP, "rank 1 is gone");
+    watch_end(w, 1, "later causes do not count");
+    clock_sleep(10 * NS_PER_S); /* a thread that computes */
+    _exit(4);
+}
+
+Test(watch, closing_does_not_call_off_the_end, .exit_code = CODE_GROUP)
+{
+    struct progress p = { 0 };
+    struct seen s = { 0 };
+    struct watch *w = open_watch(&s, &p, 60000, 30);
+
+    watch_end(w, CODE_GROUP, "any");
+    watch_close(w);
+    clock_sleep(10 * NS_PER_S); /* something that is closed takes long */
+    _exit(4);
+}
