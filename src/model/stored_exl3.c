@@ -193,6 +193,8 @@ int read_exl3_slices(struct group *g, struct stored *out)
     struct stored one;
     int n = 0, parts;
 
+    if (g->as == STORED_ROWS)
+        return group_refuse(g, TAIL_SLICE, "no slices of a lookup table");
     strcpy(module, g->stem);
     out->dtype = DTYPE_EXL3;
     while ((parts = gather_slice(g, module, n)) > 0) {

@@ -317,6 +317,8 @@ static const struct refused_case refused[] = {
       STORED_MAT, 32, 32, "want a scale for blocks of 32 or 128" },
     { "fp8 turned around", "a.weight:F8_E4M3[96,64] a.scale:F8_E8M0[3,2]", BLOCK_32, STORED_MAT, 64,
       96, "want F8_E4M3 [64, 96]" },
+    { "slices for a lookup table", "a.slice.0.trellis:I16[8,16,48] " EXL3("a.slice.0"), NULL,
+      STORED_ROWS, 256, 128, "no slices of a lookup table" },
     { "n-gram rows of 3 bits", "a.trellis:I16[7,31] a.head_bias:F16[2,160]", NULL, STORED_ROWS, 7,
       160, "I16 [7, 41, 51 or 61]" },
     { "n-gram rows without biases", "a.trellis:I16[7,51]", NULL, STORED_ROWS, 7, 160,
