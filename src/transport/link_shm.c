@@ -3,9 +3,10 @@
  *   page 0    control: a bell and a `gone` word for each end
  *   then      the area of the lower rank, the area of the higher rank
  *
- * The lower rank makes the segment under a random name and unlinks it as soon as the other has
- * mapped it, so nothing stays behind after a kill. The socket that the link began with is the
- * witness: a killed process closes it at once, and nothing else may come through it.
+ * The segment is a file without a name: the lower rank makes it, the higher one opens it through the
+ * lower one's descriptor, so there is no moment in which a kill leaves something behind. The socket
+ * that the link began with is the witness: a killed process closes it at once, and nothing else may
+ * come through it.
  */
 #include "src/transport/link.h"
 
@@ -21,11 +22,13 @@
 #include <unistd.h>
 
 #include "src/base/clock.h"
-#include "src/base/hash.h"
 #include "src/base/log.h"
 #include "src/transport/link_area.h"
 #include "src/transport/link_socket.h"
 #include "src/transport/link_table.h"
+
+/* where a process of this machine finds another one's descriptor: process, descriptor */
+#define SEGMENT_NAME "/proc/%d/fd/%d"
 
 enum { SHM_CONTROL_BYTES = 4096, SHM_WITNESS_MS = 5 };
 
@@ -111,41 +114,46 @@ static int map_segment(struct shm_link *s, int fd, struct shm_control **out)
     return 0;
 }
 
-static int make_segment(struct shm_link *s, char *name, size_t cap, struct shm_control **out)
+/* Sealed, so that nobody can take away pages that are mapped: that would be a SIGBUS later. */
+static int make_segment(struct shm_link *s, char *name, size_t cap, int *keep,
+                        struct shm_control **out)
 {
-    uint8_t nonce[8];
-    char hex[HEX_CAP(8)];
-    int fd, r = random_bytes(nonce, sizeof(nonce));
+    int fd = memfd_create("tandem", MFD_CLOEXEC | MFD_ALLOW_SEALING), r;
 
-    if (r < 0)
-        return r;
-    snprintf(name, cap, "/tandem-%u-%s", (unsigned)getuid(), hex_format(nonce, sizeof(nonce), hex));
-    fd = shm_open(name, O_CREAT | O_EXCL | O_RDWR, 0600);
     if (fd < 0)
-        return fail(-errno, "link shm: %s: %s", name, strerror(errno));
-    /* allocated now: a full /dev/shm is an error here and a SIGBUS later */
+        return fail(-errno, "link shm: memfd: %s", strerror(errno));
+    /* allocated now: memory that is short is an error here and a SIGBUS later */
     r = posix_fallocate(fd, 0, (off_t)s->bytes);
     if (r != 0)
         r = fail(-r, "link shm: %zu bytes of shared memory: %s", s->bytes, strerror(r));
+    else if (fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0)
+        r = fail(-errno, "link shm: seals: %s", strerror(errno));
     else
         r = map_segment(s, fd, out);
-    close(fd);
-    if (r < 0)
-        shm_unlink(name);
-    return r;
+    if (r < 0) {
+        close(fd);
+        return r;
+    }
+    snprintf(name, cap, SEGMENT_NAME, (int)getpid(), fd);
+    *keep = fd;
+    return 0;
 }
 
 static int open_segment(struct shm_link *s, const char *name, struct shm_control **out)
 {
+    const int seals = F_SEAL_SHRINK | F_SEAL_GROW;
+    char again[sizeof(((struct link_hello *)0)->name)];
     struct stat st;
-    int r, fd;
+    int r, fd, pid;
 
-    if (strncmp(name, "/tandem-", 8) != 0 || strchr(name + 1, '/'))
+    if (sscanf(name, SEGMENT_NAME, &pid, &fd) != 2 || pid <= 0 || fd < 0 ||
+        (snprintf(again, sizeof(again), SEGMENT_NAME, pid, fd), strcmp(name, again) != 0))
         return fail(-EPROTO, "link shm: rank %d named no segment", s->base.peer);
-    fd = shm_open(name, O_RDWR, 0);
+    fd = open(name, O_RDWR | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0)
         return fail(-errno, "link shm: %s of rank %d: %s", name, s->base.peer, strerror(errno));
-    if (fstat(fd, &st) < 0 || st.st_size != (off_t)s->bytes || st.st_uid != getuid())
+    if (fstat(fd, &st) < 0 || st.st_size != (off_t)s->bytes || st.st_uid != getuid() ||
+        (fcntl(fd, F_GET_SEALS) & seals) != seals)
         r = fail(-EPROTO, "link shm: %s of rank %d is not the segment", name, s->base.peer);
     else
         r = map_segment(s, fd, out);
@@ -163,18 +171,19 @@ static int meet(struct shm_link *s, const struct link_mem *m, struct shm_control
                                .slots = (uint32_t)m->slots,
                                .slot_bytes = (uint32_t)m->slot_bytes };
     struct link_hello theirs;
+    int keep = -1;
     int r = link_hello_meet(l, s->socket, &s->aborted, s->meet_ms, &mine, &theirs);
 
     if (r < 0)
         return r;
     if (s->me == 0) {
-        r = make_segment(s, mine.name, sizeof(mine.name), out);
+        r = make_segment(s, mine.name, sizeof(mine.name), &keep, out);
         if (r < 0)
             return r;
         r = link_hello_send(l, s->socket, &mine);
         if (r == 0)
             r = link_hello_recv(l, s->socket, &s->aborted, s->meet_ms, &theirs);
-        shm_unlink(mine.name);
+        close(keep);
     } else {
         r = link_hello_recv(l, s->socket, &s->aborted, s->meet_ms, &theirs);
         if (r < 0)
