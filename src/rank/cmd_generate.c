@@ -55,7 +55,8 @@ static void on_text(void *arg, const char *text, size_t bytes)
         front_text(g->front, text, bytes);
 }
 
-static int print_json(const struct reply *r)
+/* error: why the ranks failed, NULL if they did not */
+static int print_json(const struct reply *r, const char *error)
 {
     const struct tally *t = &r->sums;
     struct json_writer w;
@@ -69,6 +70,8 @@ static int print_json(const struct reply *r)
     json_end_array(&w);
     json_put_strn(&w, "text", r->text.s ? r->text.s : "", r->text.bytes);
     json_put_str(&w, "finish", finish_reason(r->finish));
+    if (error)
+        json_put_str(&w, "error", error);
     json_put_int(&w, "prompt_tokens", r->prompt_tokens);
     json_put_int(&w, "completion_tokens", r->n);
     json_put_int(&w, "rounds", r->rounds);
@@ -88,6 +91,16 @@ static int print_json(const struct reply *r)
     return exit_code_of(STEP_WRITE, err);
 }
 
+/* The process is being ended while the round's thread computes: the request gets its answer all the
+ * same. What the reply has so far is that thread's. */
+static void answer_late(void *arg, const char *why)
+{
+    const struct generate *g = (const struct generate *)arg;
+
+    if (g->o->json)
+        print_json(&(struct reply){ .finish = FINISH_ERROR, .prompt_tokens = g->prompt.n }, why);
+}
+
 /* Steps while somebody reads; a terminal that is gone ends the reply like a signal does. */
 static int run_until_done(struct generate *g, struct lead *l)
 {
@@ -105,6 +118,7 @@ static int generate(struct job *j, struct lead *l)
 {
     struct generate *g = (struct generate *)j;
     const struct options *o = g->o;
+    const struct rank *k = lead_round(l)->k;
     struct request q = { .ids = g->prompt.ids,
                          .n = g->prompt.n,
                          .max_tokens = o->max_tokens,
@@ -122,9 +136,11 @@ static int generate(struct job *j, struct lead *l)
         code = exit_code_of(STEP_DEVICE, front_open(STDOUT_FILENO, &g->front));
     if (code != 0)
         return code;
+    watch_answers(k->watch, answer_late, g);
     err = lead_add(l, &q, &reply);
     if (err == 0)
         err = run_until_done(g, l);
+    watch_answers(k->watch, NULL, NULL);
     code = job_code(l, err);
     if (g->front) {
         if (code == 0)
@@ -132,7 +148,11 @@ static int generate(struct job *j, struct lead *l)
         err = front_close(g->front);
         code = code ? code : exit_code_of(STEP_WRITE, err);
     } else if (code == 0) {
-        code = print_json(&reply);
+        code = print_json(&reply, NULL);
+    } else {
+        reply.finish = FINISH_ERROR;
+        reply.end_ns = clock_ns();
+        print_json(&reply, rank_cause(k));
     }
     if (code == 0)
         report_reply(&reply);

@@ -152,8 +152,8 @@ static int plan_memory(struct rank *k)
     k->model->ops->states(k->model, l);
     k->drafter->ops->states(k->drafter, l);
     k->memory.weights = memory_weights(k->pack);
-    k->memory.states = slot_pool_bytes(l, k->bounds.slots, k->bounds.context,
-                                       k->bounds.prefill_chunk);
+    k->memory.states =
+        slot_pool_bytes(l, k->bounds.slots, k->bounds.context, k->bounds.prefill_chunk);
     free(l);
     return check_memory(k, &k->memory);
 }
@@ -453,6 +453,12 @@ int rank_broken(struct rank *k, int r, const char *fmt, ...)
     va_end(ap);
     group_fail(k->group, r, "%s: %s", what, strerror(-r));
     return r;
+}
+
+const char *rank_cause(const struct rank *k)
+{
+    return k->group && group_failed(k->group) ? group_reason(k->group)
+                                              : "this rank failed; its log says why";
 }
 
 int rank_failure(const struct rank *k, int r)

@@ -80,6 +80,9 @@ int rank_join(struct rank *k, struct group_hub *hub);
  * result   r */
 __attribute__((format(printf, 3, 4))) int rank_broken(struct rank *k, int r, const char *fmt, ...);
 
+/* rank_cause - why it is over, in words for whoever asked for something. */
+const char *rank_cause(const struct rank *k);
+
 /* rank_failure - the exit code of an error that rank_broken has seen. */
 int rank_failure(const struct rank *k, int r);
 

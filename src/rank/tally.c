@@ -53,7 +53,7 @@ const char *spec_name(enum spec_outcome s)
 
 const char *finish_name(enum finish f)
 {
-    static const char *const names[FINISHES] = { "", "end", "stop", "length", "interrupted" };
+    static const char *const names[FINISHES] = { "", "end", "stop", "length", "interrupted", "error" };
 
     return names[f];
 }

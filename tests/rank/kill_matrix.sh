@@ -75,6 +75,12 @@ one()
         note_failure "$key: code $code after $took ms"
         sed 's/^/    /' "$WORK/err$other"
     fi
+    # a request that was under way has its answer, whatever happened to it
+    if [ "$other" = 0 ] && [[ "$phase" = prefill || "$phase" = verify || "$phase" = window ]] &&
+        ! grep -q '"finish":"error","error":"rank 1 is gone' "$WORK/out0"; then
+        bad[$key]=1
+        note_failure "$key: no answer: $(cat "$WORK/out0")"
+    fi
     if shared_memory; then
         bad[$key]=1
         note_failure "$key: shared memory is left"
@@ -109,7 +115,7 @@ if [ "$SIZE" = quick ]; then
     one tcp 0 KILL idle
     one shm 1 KILL prefill
     one tcp 0 KILL verify
-    one shm 0 KILL window
+    one shm 1 KILL window
     one tcp 1 STOP window
     one shm 1 KILL shutdown
 else
