@@ -430,6 +430,7 @@ static void dspark_collect(struct drafter *base, struct proposal *p)
             log_warn("draft dspark: slot %d draft %d is not finite, %d of %d proposed", p->slot[i],
                      len + 1, len, block);
         p->len[i] = len;
+        p->bad[i] = len < block;
     }
 }
 

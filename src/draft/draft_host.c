@@ -51,6 +51,7 @@ void draft_host_collect(struct drafter *d, struct proposal *p)
     memcpy(p->len, made->len, sizeof(p->len));
     memcpy(p->draft, made->draft, sizeof(p->draft));
     memcpy(p->conf, made->conf, sizeof(p->conf));
+    memset(p->bad, 0, sizeof(p->bad));
 }
 
 void draft_host_close(struct drafter *d)

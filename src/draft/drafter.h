@@ -14,6 +14,7 @@
 #include "src/model/slot.h"
 #include "src/model/walk.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -33,7 +34,9 @@ enum drafter_cap {
 struct proposal {
     int n;
     int slot[SLOTS_MAX];
+    int32_t anchor[SLOTS_MAX];            /* pending tokens, for drafters without DRAFTER_DEVICE */
     int len[SLOTS_MAX];                   /* drafts proposed, 0 .. block */
+    bool bad[SLOTS_MAX];                  /* the pass had a number that is not finite */
     int32_t draft[SLOTS_MAX][WINDOW_MAX]; /* ids for positions pos + 1, pos + 2, ... */
     float conf[SLOTS_MAX][WINDOW_MAX];    /* chance of draft i if those before it are accepted */
 };
@@ -54,8 +57,8 @@ struct drafter_ops {
      * later */
     void (*observe)(struct drafter *d, struct exec *x, const struct slot_pool *p, struct window *w);
     /* propose - queue a pass for p->slot[]; anchors and positions are read from the slots' heads,
-     * by drafters without DRAFTER_DEVICE from the pool's pos and ids, and those use neither x nor
-     * the queue.
+     * by drafters without DRAFTER_DEVICE from p->anchor and the pool's pos and ids (those before
+     * pos), and they use neither x nor the queue.
      * in       sampler [SLOTS_MAX] by slot, host memory
      * order    every rank calls it in the same order; may be captured on devices */
     void (*propose)(struct drafter *d, struct exec *x, const struct slot_pool *pool,
@@ -71,7 +74,8 @@ struct drafter {
     int sites; /* exchange sites from model->sites on */
 };
 
-/* drafter_open - by the setting `draft`; auto is the checkpoint's own drafter, else none.
+/* drafter_open - by the setting `draft`; auto is the checkpoint's own drafter, else none. Copies
+ * (ngram) go beside it: whoever wants them opens them too.
  * errors   -EINVAL unknown name, or one that this checkpoint does not have */
 int drafter_open(const char *name, const struct json *config, struct model *m,
                  struct drafter **out);

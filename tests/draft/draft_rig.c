@@ -82,6 +82,13 @@ void draft_ask(struct draft_rig *b, struct rig *g, const int *slots, int n, stru
     memset(p, 0, sizeof(*p));
     p->n = n;
     memcpy(p->slot, slots, sizeof(*slots) * (size_t)n);
+    for (int i = 0; i < n; i++) {
+        struct slot_head h;
+
+        g->q->ops->get(g->q, &h, &g->pool->head[slots[i]], sizeof(h));
+        MUST(g->q->ops->wait(g->q));
+        p->anchor[i] = h.next;
+    }
     d->ops->propose(d, &g->x, g->pool, p, b->sampler[g->rank]);
     MUST(g->q->ops->wait(g->q));
     MUST(comm_check(g->comm));

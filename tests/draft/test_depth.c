@@ -185,3 +185,169 @@ Test(depth, calibration_factor_is_bounded)
     cr_expect(epsilon_eq(dbl, conf_q(&c, true, 0, .2), .6, 1e-12));
     cr_expect(eq(dbl, conf_q(&c, true, 0, .9), .995));
 }
+
+/* ---- without confidences --------------------------------------------------------------------- */
+
+Test(depth, running_acceptance_starts_from_its_prior)
+{
+    struct accept_means m = { 0 };
+
+    cr_expect(eq(dbl, means_q(&m, true, 0), 0.7));
+    cr_expect(eq(dbl, means_q(&m, false, 3), 0.6));
+    means_note(&m, true, 3, 1);
+    cr_expect(epsilon_eq(dbl, means_q(&m, true, 0), 0.7 + 0.15 * 0.3, 1e-15), "kept");
+    cr_expect(epsilon_eq(dbl, means_q(&m, true, 1), 0.7 - 0.15 * 0.7, 1e-15), "rejected");
+    cr_expect(eq(dbl, means_q(&m, true, 2), 0.7), "behind the rejection");
+    means_note(&m, false, 3, 3);
+    cr_expect(epsilon_eq(dbl, means_q(&m, true, 2), 0.6 + 0.15 * 0.4, 1e-15),
+              "first seen in a shared round");
+    for (int i = 0; i < 200; i++)
+        means_note(&m, true, 2, 2);
+    cr_expect(eq(dbl, means_q(&m, true, 0), 0.995), "never certain");
+}
+
+Test(depth, every_sixteenth_round_runs_at_full_depth)
+{
+    struct accept_means m = { 0 };
+
+    for (int i = 1; i <= 64; i++) {
+        cr_expect(eq(int, means_probe(&m), i % 16 == 0), "round %d", i);
+        means_note(&m, true, 0, 0);
+    }
+}
+
+Test(depth, lambda_of_the_last_rounds_forgets_older_ones)
+{
+    struct cost_table t = straight();
+    struct depth_history h = { 0 };
+
+    cr_expect(eq(dbl, depth_lambda_last(&h, &t, 8), 2.0 / 29950));
+    for (int i = 0; i < 20; i++)
+        depth_note(&h, &t, 1, false, 1);
+    for (int i = 0; i < 8; i++)
+        depth_note(&h, &t, 2, false, 2);
+    cr_expect(epsilon_eq(dbl, depth_lambda_last(&h, &t, 8), 2.0 / 26450, 1e-15));
+    cr_expect(epsilon_eq(dbl, depth_lambda(&h, &t), 24.0 / (8 * 26450 + 8 * 21800), 1e-15));
+}
+
+/* ---- shared rounds --------------------------------------------------------------------------- */
+
+/* Rows 17 .. 24 cost what 24 cost: the bucket is paid. */
+static struct cost_table stepped(void)
+{
+    struct cost_table t = { .rows = 32, .draft_us = { 0, 3500 } };
+
+    for (int r = 1; r <= 32; r++)
+        t.window_us[r] = 20000 + 4000 * (r <= 16 ? r : r <= 24 ? 24 : 32);
+    return t;
+}
+
+static const double good[] = { .95, .9, .9, .85, .8, .8, .8 }, poor[] = { .4, .3, .3 };
+
+struct fill_case {
+    const char *name;
+    struct depth_share in[SLOTS_MAX];
+    int bucket, k[SLOTS_MAX], added;
+};
+
+static const struct fill_case fill_cases[] = {
+    { "no padding",
+      { { good, 7, 5, 5 }, { good, 7, 3, 4 }, { good, 7, 2, 3.5 }, { good, 7, 2, 3 } },
+      16,
+      { 5, 3, 2, 2 },
+      0 },
+    { "padding goes to the likeliest drafts, ties to the first slot",
+      { { good, 7, 5, 5 }, { good, 7, 3, 4 }, { good, 7, 2, 3.5 }, { good, 7, 3, 3 } },
+      24,
+      { 5, 5, 5, 5 },
+      7 },
+    { "slow streams get none",
+      { { good, 7, 5, 5 }, { poor, 3, 1, 1.5 }, { good, 7, 5, 2.9 }, { good, 7, 2, 2 } },
+      24,
+      { 7, 1, 5, 2 },
+      2 },
+    { "no more than was offered",
+      { { good, 6, 5, 5 }, { good, 4, 3, 4 }, { good, 3, 3, 4 }, { good, 2, 2, 4 } },
+      24,
+      { 6, 4, 3, 2 },
+      2 },
+    { "a gain below one in a hundred is left",
+      { { poor, 3, 2, 3 }, { good, 5, 5, 5 }, { good, 5, 5, 5 }, { good, 1, 1, 5 } },
+      24,
+      { 2, 5, 5, 1 },
+      0 },
+};
+
+Test(depth, padding_of_a_paid_bucket_is_given_away)
+{
+    struct cost_table t = stepped(), linear = straight();
+
+    for (size_t i = 0; i < sizeof(fill_cases) / sizeof(fill_cases[0]); i++) {
+        const struct fill_case *c = &fill_cases[i];
+        struct depth_share s[SLOTS_MAX];
+
+        memcpy(s, c->in, sizeof(s));
+        cr_expect(eq(int, depth_fill(s, SLOTS_MAX, c->bucket, &t), c->added), "%s", c->name);
+        for (int k = 0; k < SLOTS_MAX; k++)
+            cr_expect(eq(int, s[k].k, c->k[k]), "%s, slot %d", c->name, k);
+    }
+    for (size_t i = 0; i < sizeof(fill_cases) / sizeof(fill_cases[0]); i++) {
+        struct depth_share s[SLOTS_MAX];
+
+        memcpy(s, fill_cases[i].in, sizeof(s));
+        for (int k = 0; k < SLOTS_MAX; k++)
+            s[k].k = s[k].offered < 5 ? s[k].offered : 5;
+        cr_expect(eq(int, depth_fill(s, SLOTS_MAX, 32, &linear), 0),
+                  "%s: rows that cost what they earn", fill_cases[i].name);
+    }
+}
+
+/* ---- skipped passes -------------------------------------------------------------------------- */
+
+Test(depth, gain_is_the_surplus_of_drafting)
+{
+    struct cost_table t = straight();
+    double lambda = 2.0 / 29950;
+    const double q[] = { .9, .85, .8, .75, .7 }, none[] = { .25 };
+
+    cr_expect(epsilon_eq(dbl, depth_gain(q, 5, lambda, &t), 1.049 + 0.456, 2e-3));
+    cr_expect(eq(dbl, depth_gain(none, 1, lambda, &t), 0));
+    cr_expect(eq(dbl, depth_gain(NULL, 0, lambda, &t), 0));
+}
+
+Test(depth, poor_passes_are_skipped_and_then_probed)
+{
+    struct pass_skip s = { 0 };
+    const double lambda = 1e-4;
+    int rounds = 0, passes = 0;
+
+    /* a pass costs 0.35 tokens and earns 0.3 */
+    for (; rounds < 16; rounds++) {
+        cr_expect(pass_wanted(&s), "round %d", rounds);
+        pass_note(&s, 0.3, lambda, 3500);
+    }
+    for (int probes = 0; probes < 3; probes++) {
+        for (int i = 0; i < SKIP_ROUNDS; i++)
+            cr_expect(not(pass_wanted(&s)), "probe %d, round %d", probes, i);
+        cr_expect(pass_wanted(&s), "probe %d", probes);
+        pass_note(&s, probes < 2 ? 0.3 : 0.4, lambda, 3500);
+    }
+    for (int i = 0; i < 15; i++) {
+        passes += pass_wanted(&s);
+        pass_note(&s, 0, lambda, 3500);
+    }
+    cr_expect(eq(int, passes, 15), "a probe that pays begins a new count");
+    cr_expect(pass_wanted(&s));
+    pass_note(&s, 0, lambda, 3500);
+    cr_expect(not(pass_wanted(&s)));
+}
+
+Test(depth, passes_that_pay_are_never_skipped)
+{
+    struct pass_skip s = { 0 };
+
+    for (int i = 0; i < 500; i++) {
+        cr_expect(pass_wanted(&s));
+        pass_note(&s, i % 2 ? 0 : 0.71, 1e-4, 3500); /* 0.355 on average */
+    }
+}

@@ -12,7 +12,7 @@
 #include <stdio.h>
 #include <string.h>
 
-static const char *const names[] = { "none", "dspark", "oracle", "random", "auto" };
+static const char *const names[] = { "none", "dspark", "ngram", "oracle", "random", "auto" };
 
 #define NAMES ((int)(sizeof(names) / sizeof(names[0])))
 
@@ -88,10 +88,11 @@ Test(drafter, opens_by_name_what_the_checkpoint_has)
     } cases[] = {
         { "none", "none", NULL },
         { "auto", "none", NULL },
+        { "ngram", "ngram", NULL },
         { "oracle", "oracle", NULL },
         { "random", "random", NULL },
         { "dspark", NULL, "the checkpoint has no dspark drafter" },
-        { "eagle", NULL, "unknown drafter eagle, want one of auto, dspark, none, oracle, random" },
+        { "eagle", NULL, "unknown drafter eagle, want one of auto, dspark, none, ngram, oracle, random" },
         { "", NULL, "unknown drafter" },
     };
 
