@@ -116,11 +116,10 @@ uint64_t pack_row_bias(const struct pack_weight *w);
 
 /* struct pack_out - the new file while weights stream into it. */
 struct pack_out {
-    int fd;
+    struct pack_sink *sink;
     const char *path;
-    uint64_t at;               /* where the next byte goes */
-    uint64_t flushed, dropped; /* written back up to, dropped from the page cache up to */
-    uint64_t done, total;      /* bytes of weights */
+    uint64_t at;          /* where the next byte goes */
+    uint64_t done, total; /* bytes of weights */
     int64_t start_ns, shown_ns;
     int terminal;
     struct xxh3 *hash; /* of the weight that is being written */
@@ -137,8 +136,7 @@ struct pack_feed {
     const struct stored *stored;
 };
 
-/* pack_put - the next bytes of the weight: written, hashed, and dropped from the page cache when
- * enough of them are behind. */
+/* pack_put - the next bytes of the weight: hashed, and on their way to the file. */
 int pack_put(struct pack_out *o, const void *data, size_t bytes);
 
 /* pack_quantised - write the blob of a matrix, or the rows of a table, that are not plain; called

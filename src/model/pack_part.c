@@ -11,7 +11,7 @@
 
 #include "src/base/log.h"
 
-#define NOTE_BYTES ((uint64_t)256 << 20) /* of data between two syncs */
+#define NOTE_BYTES ((uint64_t)1 << 30) /* of data between two syncs */
 
 struct note_head {
     char magic[8];
@@ -190,12 +190,16 @@ int pack_part_open(const char *path, struct pack_toc *t, uint64_t end, struct pa
     return r;
 }
 
-int pack_part_note(struct pack_part *p, const struct pack_toc *t, size_t n, uint64_t at)
+int pack_part_note(struct pack_part *p, const struct pack_toc *t, size_t n, uint64_t at,
+                   struct pack_sink *sink)
 {
     int r = 0;
 
     if (at < p->since + NOTE_BYTES)
         return 0;
+    r = pack_sink_flush(sink);
+    if (r < 0)
+        return r;
     if (fdatasync(p->file.fd) < 0)
         return fail(-errno, "%s: sync: %s", p->file.path, strerror(errno));
     for (; p->noted < n && r == 0; p->noted++)

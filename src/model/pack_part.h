@@ -9,6 +9,7 @@
 
 #include "src/base/file.h"
 #include "src/model/pack_file.h"
+#include "src/model/pack_sink.h"
 
 #include <stddef.h>
 #include <stdint.h>
@@ -27,9 +28,10 @@ struct pack_part {
  * errors   -EEXIST a file of this name is nobody's part; -ENOSPC, -EACCES ... */
 int pack_part_open(const char *path, struct pack_toc *t, uint64_t end, struct pack_part *p);
 
-/* pack_part_note - weights up to `n` are written, the file is at `at`: once in a while they are
- * synced and noted. */
-int pack_part_note(struct pack_part *p, const struct pack_toc *t, size_t n, uint64_t at);
+/* pack_part_note - weights up to `n` are on their way through the sink, which is at `at`: once in a
+ * while they are flushed, synced and noted. */
+int pack_part_note(struct pack_part *p, const struct pack_toc *t, size_t n, uint64_t at,
+                   struct pack_sink *sink);
 
 /* pack_part_commit - sync, and the pack has its name. */
 int pack_part_commit(struct pack_part *p);

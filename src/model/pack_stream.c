@@ -3,7 +3,6 @@
  * size of the weight.
  */
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -11,9 +10,9 @@
 #include "src/base/clock.h"
 #include "src/base/log.h"
 #include "src/model/pack_file.h"
+#include "src/model/pack_sink.h"
 #include "src/model/source.h"
 
-#define BEHIND_BYTES ((uint64_t)64 << 20) /* written back and dropped in steps of this */
 #define SHOW_NS (NS_PER_S / 5)
 #define WIDE_BYTES (64 << 10) /* pieces of a row of at least this are read alone */
 
@@ -37,36 +36,15 @@ static void show(struct pack_out *o)
             (double)o->done / (1 << 30), (double)o->total / (1 << 30), rate / 1e6, left);
 }
 
-/* Start writing back what is new and drop what has been written back since: the disk stays busy
- * and at most two steps are in the page cache.
- */
-static void forget(struct pack_out *o)
-{
-    if (o->at - o->flushed < BEHIND_BYTES)
-        return;
-    if (o->flushed > o->dropped) {
-        off_t from = (off_t)o->dropped, n = (off_t)(o->flushed - o->dropped);
-
-        sync_file_range(o->fd, from, n,
-                        SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE |
-                            SYNC_FILE_RANGE_WAIT_AFTER);
-        posix_fadvise(o->fd, from, n, POSIX_FADV_DONTNEED);
-        o->dropped = o->flushed;
-    }
-    sync_file_range(o->fd, (off_t)o->flushed, (off_t)(o->at - o->flushed), SYNC_FILE_RANGE_WRITE);
-    o->flushed = o->at;
-}
-
 int pack_put(struct pack_out *o, const void *data, size_t bytes)
 {
-    int r = full_pwrite(o->fd, data, bytes, (off_t)o->at, o->path);
+    int r = pack_sink_put(o->sink, o->at, data, bytes);
 
     if (r < 0)
         return r;
     xxh3_add(o->hash, data, bytes);
     o->at += bytes;
     o->done += bytes;
-    forget(o);
     show(o);
     return 0;
 }

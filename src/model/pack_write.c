@@ -102,7 +102,7 @@ static int write_weights(struct source *src, struct pack_toc *t, struct pack_out
         o->at = w->offset;
         r = pack_stream(o, &feed, w);
         if (r == 0)
-            r = pack_part_note(p, t, i + 1, o->at);
+            r = pack_part_note(p, t, i + 1, o->at, o->sink);
         if (r < 0)
             return r;
     }
@@ -144,12 +144,18 @@ static int write_file(const char *path, struct source *src, struct pack_toc *t, 
                       struct pack_out *o)
 {
     struct pack_part p;
+    uint64_t begin;
     int r = pack_part_open(path, t, end, &p);
 
     if (r < 0)
         return r;
-    o->fd = p.file.fd;
-    r = write_weights(src, t, o, &p);
+    begin = p.since > 0 ? p.since : sizeof(struct pack_header);
+    r = pack_sink_open(path, p.file.fd, begin, &o->sink);
+    if (r == 0)
+        r = write_weights(src, t, o, &p);
+    if (r == 0)
+        r = pack_sink_flush(o->sink);
+    pack_sink_close(o->sink);
     if (r == 0)
         r = write_toc(p.file.fd, path, t, end);
     if (o->shown_ns > 0)

@@ -1,8 +1,8 @@
 /* source_hf.c owns the open shards of a checkpoint folder and knows which of their tensors were
  * asked for.
  *
- * A shard is read front to back by the packer, so what large reads leave in the page cache is
- * dropped: a checkpoint may be larger than memory, and nobody reads it twice.
+ * A shard is read front to back by the packer, so large reads go past the page cache, or what they
+ * leave there is dropped: a checkpoint may be larger than memory, and nobody reads it twice.
  */
 #include "src/model/source.h"
 
@@ -22,12 +22,16 @@
 
 #define CONFIG_BYTES ((size_t)16 << 20)
 #define CONFIG_NESTING 64
+#define DIRECT_BYTES (256 << 10)
+#define STAGING_BYTES ((size_t)4 << 20)
+#define BLOCK_ALIGN 4096
 #define DROP_BYTES (64 << 10) /* reads of this size and above are dropped from the page cache */
 
 enum asked { NOT_LISTED, LISTED, ASKED };
 
 struct hf_shard {
     struct safetensors *file;
+    int direct_fd;        /* the same file past the page cache, -1 if its file system cannot */
     unsigned char *asked; /* [file->n] enum asked */
 };
 
@@ -42,6 +46,7 @@ struct source_hf {
     int n_shards;
     struct hf_entry *entry; /* by name */
     size_t n;
+    char *staging; /* STAGING_BYTES for reads past the page cache, NULL if there is no memory */
 };
 
 static int by_name(const void *a, const void *b)
@@ -90,6 +95,34 @@ static int hf_find(struct source *s, const char *name, int64_t rows, int64_t col
     return 0;
 }
 
+/* Large reads go past the page cache: blocks that cover the range, then the range out of them. 1 if
+ * this one cannot; what fails so is read, and told, in the usual way.
+ */
+static int read_direct(struct source_hf *h, const struct hf_shard *shard, void *buf, size_t bytes,
+                       uint64_t offset)
+{
+    char *out = buf;
+
+    if (shard->direct_fd < 0 || !h->staging || bytes < DIRECT_BYTES)
+        return 1;
+    while (bytes > 0) {
+        uint64_t from = offset / BLOCK_ALIGN * BLOCK_ALIGN;
+        size_t skip = (size_t)(offset - from), want = STAGING_BYTES - skip, covered;
+        ssize_t n;
+
+        want = want < bytes ? want : bytes;
+        covered = (skip + want + BLOCK_ALIGN - 1) / BLOCK_ALIGN * BLOCK_ALIGN;
+        n = pread(shard->direct_fd, h->staging, covered, (off_t)from);
+        if (n < (ssize_t)(skip + want))
+            return 1;
+        memcpy(out, h->staging + skip, want);
+        out += want;
+        offset += want;
+        bytes -= want;
+    }
+    return 0;
+}
+
 static int hf_read(struct source *s, const char *name, const struct tensor *t, uint64_t at,
                    void *buf, size_t bytes)
 {
@@ -103,6 +136,8 @@ static int hf_read(struct source *s, const char *name, const struct tensor *t, u
     if (at > t->elements * (uint64_t)t->each || bytes > t->elements * (uint64_t)t->each - at)
         return fail(-EINVAL, "%s: %zu bytes from offset %llu are not inside it", label, bytes,
                     (unsigned long long)at);
+    if (read_direct(h, &h->shard[t->shard], buf, bytes, (uint64_t)offset) == 0)
+        return 0;
     r = full_pread(f->fd, buf, bytes, offset, label);
     if (r == 0 && bytes >= DROP_BYTES)
         posix_fadvise(f->fd, offset, (off_t)bytes, POSIX_FADV_DONTNEED);
@@ -124,11 +159,14 @@ static void hf_close(struct source *s)
     struct source_hf *h = (struct source_hf *)s;
 
     for (int i = 0; i < h->n_shards; i++) {
+        if (h->shard[i].direct_fd >= 0)
+            close(h->shard[i].direct_fd);
         safetensors_close(h->shard[i].file);
         free(h->shard[i].asked);
     }
     free(h->shard);
     free(h->entry);
+    free(h->staging);
     free(h);
 }
 
@@ -172,6 +210,7 @@ static int open_shard(struct source_hf *h, const char *path)
     if (r < 0)
         return r;
     h->n_shards++;
+    shard->direct_fd = open(path, O_RDONLY | O_DIRECT | O_CLOEXEC);
     shard->asked = calloc(shard->file->n + 1, 1);
     return shard->asked ? 0 : fail(-ENOMEM, "%s: no memory for %zu tensors", path, shard->file->n);
 }
@@ -285,6 +324,7 @@ int source_hf_open_with(const char *folder, const char *const *extra, int n_extr
         goto free_index;
     }
     h->base.ops = &hf_ops;
+    h->staging = aligned_alloc(BLOCK_ALIGN, STAGING_BYTES);
     r = read_config(folder, &h->base.quant);
     if (r == 0)
         r = open_shards(h, folder, &x, extra, n_extra);

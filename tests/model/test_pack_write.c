@@ -152,7 +152,7 @@ static void leave_part(const char *path, const struct pack_spec *spec, size_t n,
     cr_assert(eq(int, xxh3_open(&o.hash), 0));
     o.in = malloc(PACK_BLOCK);
     o.out = malloc(PACK_BLOCK);
-    o.fd = p.file.fd;
+    cr_assert(eq(int, pack_sink_open(path, p.file.fd, sizeof(struct pack_header), &o.sink), 0));
     for (size_t i = 0; i < n; i++) {
         struct stored stored;
         struct pack_feed feed = { .src = src, .stored = &stored };
@@ -160,15 +160,16 @@ static void leave_part(const char *path, const struct pack_spec *spec, size_t n,
         cr_assert(eq(int, pack_find_stored(src, &t.weight[i], &stored), 0));
         o.at = t.weight[i].offset;
         cr_assert(eq(int, pack_stream(&o, &feed, &t.weight[i]), 0));
-        cr_assert(eq(int, pack_part_note(&p, &t, i + 1, o.at), 0));
+        cr_assert(eq(int, pack_part_note(&p, &t, i + 1, o.at, o.sink), 0));
         cr_expect(eq(ulong, p.noted, 0), "so little is not worth a sync");
     }
-    cr_assert(eq(int, pack_part_note(&p, &t, n, (uint64_t)1 << 40), 0));
+    cr_assert(eq(int, pack_part_note(&p, &t, n, (uint64_t)1 << 40, o.sink), 0));
     cr_expect(eq(ulong, p.noted, n));
     cr_assert(pwrite(p.done_fd, "0123456789abcdef", torn, lseek(p.done_fd, 0, SEEK_END)) ==
               (ssize_t)torn);
     close(p.file.fd);
     close(p.done_fd);
+    pack_sink_close(o.sink);
     free(o.in);
     free(o.out);
     xxh3_close(o.hash);
