@@ -12,6 +12,7 @@ static const char *const level_names[LOG_LEVELS] = { "err", "warn", "info", "deb
 
 static int process_rank = -1;
 static _Thread_local int thread_rank = -1;
+static _Thread_local char last_failure[LINE_MAX_BYTES];
 static enum log_level most_verbose = LOG_INFO;
 static void (*sink)(void *arg, enum log_level level, const char *line);
 static void *sink_arg;
@@ -80,7 +81,13 @@ int fail(int r, const char *fmt, ...)
     va_list ap;
 
     va_start(ap, fmt);
-    put(LOG_ERR, fmt, ap);
+    vsnprintf(last_failure, sizeof(last_failure), fmt, ap);
     va_end(ap);
+    log_line(LOG_ERR, "%s", last_failure);
     return r;
+}
+
+const char *fail_text(void)
+{
+    return last_failure;
 }

@@ -38,4 +38,8 @@ __attribute__((format(printf, 2, 3))) void log_line(enum log_level level, const 
  */
 __attribute__((format(printf, 2, 3))) int fail(int r, const char *fmt, ...);
 
+/* fail_text - the last sentence that fail logged on this thread, "" if none: the cause of an error that
+ * has come up to a caller who has to tell somebody else. */
+const char *fail_text(void);
+
 #endif

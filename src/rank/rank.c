@@ -429,7 +429,7 @@ int rank_join(struct rank *k, struct group_hub *hub)
         return exit_code_of(STEP_DEVICE, r);
     if (group_failed(k->group))
         return rank_failure(k, r);
-    group_fail(k->group, r, "rank %d cannot start", k->cfg.rank);
+    group_fail(k->group, r, "rank %d cannot start: %s", k->cfg.rank, fail_text());
     return exit_code_of(STEP_DEVICE, r);
 }
 
@@ -439,11 +439,10 @@ int rank_join(struct rank *k, struct group_hub *hub)
 int rank_broken(struct rank *k, int r, const char *fmt, ...)
 {
     char what[GROUP_REASON_BYTES];
+    size_t n;
     va_list ap;
 
-    if (!k->group)
-        return r;
-    for (int ms = 0; ms < CAUSE_WAIT_MS; ms += 5) {
+    for (int ms = 0; k->group && ms < CAUSE_WAIT_MS; ms += 5) {
         if (group_failed(k->group))
             return r;
         clock_sleep(5 * NS_PER_MS);
@@ -451,14 +450,19 @@ int rank_broken(struct rank *k, int r, const char *fmt, ...)
     va_start(ap, fmt);
     vsnprintf(what, sizeof(what), fmt, ap);
     va_end(ap);
-    group_fail(k->group, r, "%s: %s", what, strerror(-r));
+    n = strlen(what);
+    if (r != -EPROTO)
+        snprintf(what + n, sizeof(what) - n, ": %s", fail_text()[0] ? fail_text() : strerror(-r));
+    if (k->group)
+        group_fail(k->group, r, "%s", what);
+    else
+        memcpy(k->cause, what, sizeof(k->cause));
     return r;
 }
 
 const char *rank_cause(const struct rank *k)
 {
-    return k->group && group_failed(k->group) ? group_reason(k->group)
-                                              : "this rank failed; its log says why";
+    return k->group && group_failed(k->group) ? group_reason(k->group) : k->cause;
 }
 
 int rank_failure(const struct rank *k, int r)

@@ -40,7 +40,8 @@ struct rank {
     struct config cfg; /* strings borrowed */
     struct drain *drain;
     struct progress progress;
-    struct watch *watch; /* from load to close */
+    struct watch *watch;            /* from join to close */
+    char cause[GROUP_REASON_BYTES]; /* of the end of a rank without a group */
 
     /* load */
     struct pack *pack;
@@ -76,7 +77,9 @@ int rank_load(const struct config *cfg, struct drain *drain, struct rank *k);
  * result   an exit code; the others have been told */
 int rank_join(struct rank *k, struct group_hub *hub);
 
-/* rank_broken - a round cannot go on: wait a moment for the group's own cause, else be the cause.
+/* rank_broken - a round cannot go on: wait a moment for the group's own cause, else be the cause: the
+ * text, and behind it the error that this thread has logged; an -EPROTO has its whole sentence in the
+ * text.
  * result   r */
 __attribute__((format(printf, 3, 4))) int rank_broken(struct rank *k, int r, const char *fmt, ...);
 

@@ -1,0 +1,83 @@
+#!/usr/bin/env bash
+# test_faults.sh - ranks that live and do the wrong thing: one that does not get on, one that has another outcome, one
+# with numbers that are none. Every rank ends, names rank, round and cause in one line, and what was asked is answered.
+
+set -u
+. "$(dirname "$0")/lib.sh"
+
+HELD=$4/tests/rank/tandem_held
+secret_file "$WORK/secret"
+ASK=(generate "${BASE[@]}" --json --prompt 'Once upon a time' --temperature 1 --seed 1 --max-tokens 6000
+    --set ignore_eos=on --set depth=2)
+PAIR=(--set ranks=2 --set link=tcp --set "secret=$WORK/secret")
+
+# pair RANK FAULT OPTIONS... - two ranks, one of them with the fault; waits for both, leaves code[0], code[1]
+pair()
+{
+    local faulty=$1 fault=$2 port r pid=(0 0)
+
+    shift 2
+    port=$(free_port)
+    for r in 0 1; do
+        local program=("$TANDEM")
+
+        [ "$r" = "$faulty" ] && program=("$HELD" "$fault")
+        timeout 20 "${program[@]}" "${ASK[@]}" "${PAIR[@]}" --set "port=$port" --set "rank=$r" "$@" \
+            >"$WORK/out$r" 2>"$WORK/err$r" &
+        pid[r]=$!
+    done
+    for r in 0 1; do
+        wait "${pid[r]}"
+        code[r]=$?
+    done
+}
+
+# ended NAME PATTERN - both ranks with 70, the pattern in the line of each, and an answer with it
+ended()
+{
+    local name=$1 pattern=$2 r
+
+    for r in 0 1; do
+        same "$name: exit code of rank $r" 70 "${code[r]}"
+        same "$name: rank $r says it" yes \
+            "$(grep 'error: group: ' "$WORK/err$r" | grep -q -e "$pattern" && echo yes || cat "$WORK/err$r")"
+        same "$name: rank $r has one cause" 1 "$(grep -c 'error: group: ' "$WORK/err$r")"
+    done
+    same "$name: the answer" yes \
+        "$(grep '"finish":"error"' "$WORK/out0" | grep -q -e "$pattern" && echo yes || cat "$WORK/out0")"
+}
+
+code=(0 0)
+
+# ---- a rank that lives and does not get on ----------------------------------------------------------------------
+
+pair 1 hold@window:2 --set stall_ms=400
+ended 'rank 1 stalls in a window' 'rank 1 has not got on for 400 ms: round [0-9]*, order ROUND, phase window, exchange'
+pair 0 hold@verify --set stall_ms=400
+ended 'rank 0 stalls before a window' 'rank 0 has not got on for 400 ms: round [0-9]*, order ROUND, phase stage'
+
+# ---- an order that takes too long ----------------------------------------------------------------------------------
+
+pair 1 hold@prefill --set round_limit_ms=400
+ended 'a prompt chunk longer than the limit' 'rank [01]: round 0, order FILL, phase window, .*not done in 400 ms'
+checks=$((checks + 1))
+timeout 20 "$HELD" hold@verify "${ASK[@]}" --set round_limit_ms=300 >"$WORK/out" 2>"$WORK/err"
+same 'one rank, a round longer than the limit: exit code' 70 $?
+same 'it says where' yes "$(grep -q 'watch: round [0-9]*, order ROUND, phase stage: not done in 300 ms' "$WORK/err" &&
+    grep -q 'stack of thread' "$WORK/err" && grep -q 'held' "$WORK/err" && echo yes || cat "$WORK/err")"
+same 'and answers' yes "$(grep -q '"finish":"error","error":"round [0-9]*, order ROUND' "$WORK/out" && echo yes ||
+    cat "$WORK/out")"
+
+# ---- ranks that do not agree ------------------------------------------------------------------------------------------
+
+pair 1 differ@window:3
+ended 'another outcome on rank 1' 'round 2 slot 0: ranks differ, rank 0 [0-9]* tokens to [0-9]*, rank 1 [0-9]* to [0-9]*'
+pair 0 differ@window:3
+ended 'another outcome on rank 0' 'round 2.*differ'
+
+# ---- numbers that are none --------------------------------------------------------------------------------------------
+
+pair 1 nan@window:3
+ended 'a NaN in the logits of rank 1' 'round 2: window: choose: no finite logits in slot 0 row 0'
+
+finish
