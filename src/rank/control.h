@@ -24,6 +24,7 @@
 struct link;
 struct progress;
 struct group;
+struct comm_hub;
 struct group_hub;
 
 enum group_channel { GROUP_WINDOWS = 0, GROUP_DRAFT = 1, GROUP_PLAN = 2, GROUP_CHANNELS };
@@ -108,5 +109,8 @@ void group_close(struct group *g);
 /* group_hub_open - where the threads of one process meet; closed after all its groups */
 int group_hub_open(int world, struct group_hub **out);
 void group_hub_close(struct group_hub *h);
+
+/* group_hub_comm - where the same ranks' devices meet; the hub's */
+struct comm_hub *group_hub_comm(struct group_hub *h);
 
 #endif

@@ -15,12 +15,14 @@
 #include "src/base/log.h"
 #include "src/rank/control_body.h"
 #include "src/rank/group.h"
+#include "src/transport/comm.h"
 #include "src/transport/link.h"
 
 enum { HUB_MEET_MS = 10000, HUB_LOOK_MS = 50 };
 
 struct group_hub {
     int world;
+    struct comm_hub *comm;
     pthread_mutex_t lock;
     pthread_cond_t turn;
     struct group *member[GROUP_WORLD_MAX];
@@ -197,6 +199,7 @@ int group_hub_open(int world, struct group_hub **out)
 {
     struct group_hub *h;
     pthread_condattr_t attr;
+    int r;
 
     if (world < 2 || world > GROUP_WORLD_MAX)
         return fail(-EINVAL, "group: a hub of %d ranks, want 2 to %d", world, GROUP_WORLD_MAX);
@@ -212,8 +215,7 @@ int group_hub_open(int world, struct group_hub **out)
     for (int a = 0; a < world; a++) {
         for (int b = a + 1; b < world; b++) {
             for (int c = 0; c < GROUP_CHANNELS; c++) {
-                int r = 0;
-
+                r = 0;
                 if (group_channel_open(c, a, b))
                     r = link_loop_open(a, b, c, HUB_MEET_MS, &h->link[a][b][c], &h->link[b][a][c]);
                 if (r < 0) {
@@ -223,8 +225,18 @@ int group_hub_open(int world, struct group_hub **out)
             }
         }
     }
+    r = comm_hub_open(world, &h->comm);
+    if (r < 0) {
+        group_hub_close(h);
+        return r;
+    }
     *out = h;
     return 0;
+}
+
+struct comm_hub *group_hub_comm(struct group_hub *h)
+{
+    return h->comm;
 }
 
 void group_hub_close(struct group_hub *h)
@@ -236,6 +248,7 @@ void group_hub_close(struct group_hub *h)
             for (int c = 0; c < GROUP_CHANNELS; c++)
                 if (h->link[a][b][c])
                     h->link[a][b][c]->ops->close(h->link[a][b][c]);
+    comm_hub_close(h->comm);
     pthread_cond_destroy(&h->turn);
     pthread_mutex_destroy(&h->lock);
     free(h);

@@ -8,6 +8,7 @@
 #include "src/draft/drafter.h"
 #include "src/model/family.h"
 #include "src/model/pack.h"
+#include "src/model/resident.h"
 #include "src/model/row_store.h"
 #include "src/model/tokenizer.h"
 #include "src/transport/comm.h"
@@ -252,36 +253,6 @@ static enum comm_wire wire_of(const struct rank *k)
                : COMM_F32;
 }
 
-static int open_comm(struct rank *k)
-{
-    const struct config *c = &k->cfg;
-    struct comm_settings s = { .partials = wire_of(k),
-                               .slot_bytes = COMM_SLOT_BYTES,
-                               .spin_us = c->spin_us,
-                               .wait_limit_ms = c->wait_limit_ms,
-                               .steps = &k->progress.steps };
-    struct plan_box_settings b = { .spin_us = c->spin_us,
-                                   .wait_limit_ms = c->wait_limit_ms,
-                                   .max_words = plan_words(&k->bounds) };
-    struct link *windows[RANKS_MAX] = { 0 }, *plans[RANKS_MAX] = { 0 };
-    int r;
-
-    if (strcmp(c->comm, "auto") != 0 && strcmp(c->comm, "link") != 0)
-        return fail(-ENODEV, "config: comm %s is not in this build, want auto or link", c->comm);
-    if (c->ranks == 1)
-        return comm_self_open(&s, &k->comm);
-    for (int i = 0; i < c->ranks; i++) {
-        if (i == c->rank)
-            continue;
-        windows[i] = group_link(k->group, i, GROUP_WINDOWS);
-        plans[i] = group_link(k->group, i, GROUP_PLAN);
-    }
-    r = comm_link_open(windows, c->rank, c->ranks, &s, &k->comm);
-    if (r < 0)
-        return r;
-    return plan_box_open(plans, c->rank, c->ranks, &b, &k->box);
-}
-
 static int open_device(struct rank *k)
 {
     const struct config *c = &k->cfg;
@@ -294,15 +265,65 @@ static int open_device(struct rank *k)
         r = b->open(c->device == CONFIG_AUTO ? place : c->device, config_threads(c), &k->dev);
     if (r == 0)
         r = b->queue_open(k->dev, &k->q);
+    if (r == 0)
+        r = resident_open(k->dev, k->pack, k->plan.part, BLUEPRINT_PARTS, &k->resident);
+    return r;
+}
+
+/* Sums over ranks go through the host's memory or stay in the devices'. */
+static int open_sums(struct rank *k, struct group_hub *hub, const struct comm_settings *s)
+{
+    const struct config *c = &k->cfg;
+    bool host = k->dev->ops->caps & BACKEND_HOST_MEMORY;
+    struct link *windows[RANKS_MAX] = { 0 };
+
+    if (strcmp(c->comm, "auto") != 0 && strcmp(c->comm, host ? "link" : "peer") != 0)
+        return fail(-ENODEV,
+                    "config: comm %s with backend %s is not in this build, want auto or %s",
+                    c->comm, k->dev->ops->name, host ? "link" : "peer");
+    if (c->ranks == 1)
+        return comm_self_open(s, &k->comm);
+    if (!host && !hub)
+        return fail(-ENODEV,
+                    "config: backend %s with ranks in processes of their own is not in this build, "
+                    "want link loop",
+                    k->dev->ops->name);
+    if (!host)
+        return comm_peer_open(group_hub_comm(hub), k->dev, c->rank, s, &k->comm);
+    for (int i = 0; i < c->ranks; i++)
+        if (i != c->rank)
+            windows[i] = group_link(k->group, i, GROUP_WINDOWS);
+    return comm_link_open(windows, c->rank, c->ranks, s, &k->comm);
+}
+
+static int open_comm(struct rank *k, struct group_hub *hub)
+{
+    const struct config *c = &k->cfg;
+    struct comm_settings s = { .partials = wire_of(k),
+                               .slot_bytes = COMM_SLOT_BYTES,
+                               .spin_us = c->spin_us,
+                               .wait_limit_ms = c->wait_limit_ms,
+                               .steps = &k->progress.steps };
+    struct plan_box_settings b = { .spin_us = c->spin_us,
+                                   .wait_limit_ms = c->wait_limit_ms,
+                                   .max_words = plan_words(&k->bounds) };
+    struct link *plans[RANKS_MAX] = { 0 };
+    int r = open_sums(k, hub, &s);
+
     if (r < 0)
         return r;
-    k->x = (struct exec){ .op = b->op,
+    k->x = (struct exec){ .op = k->dev->ops->op,
                           .q = k->q,
                           .tmp = &k->arena,
                           .comm = k->comm,
                           .workers = k->dev->workers,
                           .round = c->numerics == NUMERICS_FP32 ? ROUND_NONE : ROUND_BF16 };
-    return 0;
+    if (c->ranks == 1)
+        return 0;
+    for (int i = 0; i < c->ranks; i++)
+        if (i != c->rank)
+            plans[i] = group_link(k->group, i, GROUP_PLAN);
+    return plan_box_open(plans, c->rank, c->ranks, &b, &k->box);
 }
 
 static int rows_max(const struct rank *k)
@@ -386,12 +407,12 @@ static int open_arena(struct rank *k)
     return r < 0 ? r : arena_open(k->dev, measured.peak, &k->arena);
 }
 
-static int open_parts(struct rank *k)
+static int open_parts(struct rank *k, struct group_hub *hub)
 {
-    int r = open_comm(k);
+    int r = open_device(k);
 
     if (r == 0)
-        r = open_device(k);
+        r = open_comm(k, hub);
     if (r == 0)
         r = open_state(k);
     if (r == 0)
@@ -420,7 +441,7 @@ int rank_join(struct rank *k, struct group_hub *hub)
         if (r < 0)
             return group_exit_code(r);
     }
-    r = open_parts(k);
+    r = open_parts(k, hub);
     if (r == 0) {
         atomic_store(&k->drain->serving, 1);
         return 0;
@@ -484,12 +505,13 @@ void rank_close(struct rank *k)
     if (k->drafter && k->drafter != k->plan.drafter)
         k->drafter->ops->close(k->drafter);
     blueprint_close(&k->plan);
+    plan_box_close(k->box);
+    comm_close(k->comm);
+    resident_close(k->resident);
     if (k->q)
         k->dev->ops->queue_close(k->q);
     if (k->dev)
         k->dev->ops->close(k->dev);
-    plan_box_close(k->box);
-    comm_close(k->comm);
     group_close(k->group);
     watch_close(k->watch);
     tokenizer_close(k->tok);

@@ -2,7 +2,7 @@
  *
  *   load   pack, config, model, drafter, tokenizer: what a prompt can be checked against, no other
  *          rank needed
- *   join   the group; then sums, plan, device, weights, states, buffers; every rank meets at its
+ *   join   the group; then device, weights, sums, plan, states, buffers; every rank meets at its
  *          end
  *
  * After a failed join, or any error of a round, the process leaves: nothing is repaired.
@@ -29,6 +29,7 @@ struct comm;
 struct device;
 struct plan_box;
 struct queue;
+struct resident;
 struct row_store;
 struct slot_pool;
 struct tokenizer;
@@ -61,6 +62,7 @@ struct rank {
     struct clocks clocks;
     struct device *dev;
     struct queue *q;
+    struct resident *resident;
     struct row_store *rows;
     struct slot_pool *pool;
     struct window *win;
