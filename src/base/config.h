@@ -88,6 +88,9 @@ int config_set(struct config *c, const char *assignment);
  */
 int config_check(const struct config *c);
 
+/* config_check_paths - the part of it that matters without a group: names of files and folders. */
+int config_check_paths(const struct config *c);
+
 /* config_get - the value in force of a key, as config_set would take it, into buf, cut to cap.
  * errors   -EINVAL for an unknown key, unlogged
  */

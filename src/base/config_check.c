@@ -123,7 +123,7 @@ static int check_home(const char *key, const char *path)
     return fail(-EINVAL, "config: %s: this user has no home folder, name another place", key);
 }
 
-static int check_paths(const struct config *c)
+int config_check_paths(const struct config *c)
 {
     const struct {
         const char *key, *path;
@@ -162,6 +162,6 @@ int config_check(const struct config *c)
     if (r == 0)
         r = check_pin(c);
     if (r == 0)
-        r = check_paths(c);
+        r = config_check_paths(c);
     return r;
 }

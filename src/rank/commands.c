@@ -8,13 +8,15 @@ static const struct command commands[] = {
     { { "generate", "",
         "Continue a prompt. The text goes to stdout as it comes; --json prints one object at the "
         "end.",
-        OPT_CONFIG | OPT_PROMPT | OPT_NO_BOS | OPT_IDS | OPT_REPLY | OPT_JSON, 0 },
+        OPT_CONFIG | OPT_PROMPT | OPT_NO_BOS | OPT_IDS | OPT_REPLY | OPT_JSON | OPT_GROUP, 0 },
       cmd_generate },
     { { "score", "",
         "Run known tokens and print one JSON object a position: the token's id, the logprob of the "
         "next "
         "one, the largest logits.",
-        OPT_CONFIG | OPT_PROMPT | OPT_NO_BOS | OPT_IDS | OPT_TOP | OPT_JSON | OPT_AGAINST, 0 },
+        OPT_CONFIG | OPT_PROMPT | OPT_NO_BOS | OPT_IDS | OPT_TOP | OPT_JSON | OPT_AGAINST |
+            OPT_GROUP,
+        0 },
       cmd_score },
     { { "tokenize", "", "Print the token ids of a text.",
         OPT_CONFIG | OPT_PROMPT | OPT_NO_BOS | OPT_JSON, 0 },
@@ -38,7 +40,7 @@ static const struct command commands[] = {
       cmd_config },
     { { "demo", "",
         "Decode the prompts of a folder, drafted and then serially, compare, and print a table.",
-        OPT_CONFIG | OPT_REPLY | OPT_PROMPTS, 0 },
+        OPT_CONFIG | OPT_REPLY | OPT_PROMPTS | OPT_GROUP, 0 },
       cmd_demo },
 };
 

@@ -14,6 +14,8 @@ static int run(const struct command *c, int argc, char **argv)
 
     if (code == 0 && o.help) {
         options_help(&c->spec);
+    } else if (code == 0 && o.get) {
+        code = cmd_config(&o);
     } else if (code == 0) {
         log_open(o.cfg.ranks > 1 && strcmp(o.cfg.link, "loop") != 0 ? o.cfg.rank : -1,
                  (enum log_level)o.cfg.log_level);

@@ -85,7 +85,8 @@ static const struct entry entries[] = {
     { "to", ID_TO, OPT_TO, "FORMAT", "fp8-mxfp4, fp8, fp8-128, mxfp4, nvfp4 or nvfp4-ct" },
     { "against", ID_AGAINST, OPT_AGAINST, "MODEL",
       "score prompts with both, print how often they choose the same token" },
-    { "get", ID_GET, OPT_GET, "KEY", "print one value and nothing else" },
+    { "get", ID_GET, OPT_GET | OPT_GROUP, "KEY",
+      "print the value of one setting and nothing else" },
     { "prompts", ID_PROMPTS, OPT_PROMPTS | OPT_AGAINST, "FOLDER",
       "prompts, one a file *.txt (configs/demo)" },
     { "special", ID_SPECIAL, OPT_SPECIAL, NULL, "print special tokens too" },
@@ -390,9 +391,10 @@ int options_parse(const struct command_spec *s, int argc, char **argv, struct op
         o->word[i] = argv[optind + i];
     code = check_line(s, o, argc - optind);
     /* Whoever prints settings wants to see them before they fit together. */
-    if (code == 0 && !(s->options & OPT_GET))
-        code = exit_code_of(STEP_CONFIG, config_check(&o->cfg));
-    return code;
+    if (code != 0 || o->get || (s->options & OPT_GET))
+        return code;
+    return exit_code_of(STEP_CONFIG, s->options & OPT_GROUP ? config_check(&o->cfg)
+                                                            : config_check_paths(&o->cfg));
 }
 
 void options_free(struct options *o)

@@ -18,13 +18,14 @@ enum option_group {
     OPT_JSON = 16,
     OPT_TOP = 32,
     OPT_PACK = 64, /* --ranks --rank --layout --experts --extra --verify */
-    OPT_GET = 128,
+    OPT_GET = 128, /* --get */
     OPT_PROMPTS = 256, /* --prompts */
     OPT_NO_BOS = 512,
     OPT_SPECIAL = 1024,
     OPT_GBPS = 2048,
     OPT_TO = 4096,
-    OPT_AGAINST = 8192 /* --against --prompts; a prompt may be missing then */
+    OPT_AGAINST = 8192, /* --against --prompts; a prompt may be missing then */
+    OPT_GROUP = 16384   /* runs ranks: settings must fit together; --get asks for one of them */
 };
 
 struct command_spec {
