@@ -31,6 +31,7 @@ struct pass {
     struct options *o;
     struct text_item *item; /* [TEXTS_MAX] */
     int n, model, vocab;
+    int done; /* positions of this model */
     struct text_item *now;
 };
 
@@ -140,16 +141,24 @@ static int score_item(struct pass *s, struct lead *l, struct text_item *it)
         p.end = p.start + chunk < a.n ? p.start + chunk : a.n;
         err = order_score(r, &p, keep_choice, s);
     }
+    s->done += p.start;
     return err == 0 ? order_release(r, 0) : err;
 }
 
 static int score(struct job *j, struct lead *l)
 {
     struct pass *s = (struct pass *)j;
-    int code = 0;
+    int code = 0, all = 0;
 
+    s->done = 0;
     for (int i = 0; i < s->n && code == 0; i++)
         code = job_code(l, score_item(s, l, &s->item[i]));
+    for (int i = 0; i < s->n; i++)
+        all += s->item[i].prompt.n;
+    if (code == 0 && s->done < all) {
+        fail(-EINTR, "score: interrupted after %d of %d positions", s->done, all);
+        code = CODE_NO;
+    }
     return code;
 }
 

@@ -21,6 +21,7 @@ struct score {
     struct json_writer w;
     int vocab;
     int *top;   /* [o->top] ids, largest logit first */
+    int done;   /* positions that have been run */
     double sum; /* of logprobs */
     int err;
 };
@@ -114,6 +115,7 @@ static int score_all(struct score *s, struct lead *l)
         p.end = p.start + chunk < a.n ? p.start + chunk : a.n;
         err = order_score(r, &p, print_row, s);
     }
+    s->done = p.start;
     return err == 0 ? order_release(r, 0) : err;
 }
 
@@ -133,7 +135,11 @@ static int score(struct job *j, struct lead *l)
         code = exit_code_of(STEP_WRITE,
                             fail(s->err, "cannot write the scores: %s", strerror(-s->err)));
     n = s->prompt.n - 1;
-    if (code == 0 && n > 0)
+    if (code == 0 && s->done <= n) {
+        /* what is printed ends well: nobody may take it for the whole */
+        fail(-EINTR, "score: interrupted after %d of %d positions", s->done, s->prompt.n);
+        code = CODE_NO;
+    } else if (code == 0 && n > 0)
         log_info("scored %d tokens: mean logprob %.6f, perplexity %.4f", n, s->sum / n,
                  exp(-s->sum / n));
     json_writer_free(&s->w);
