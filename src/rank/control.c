@@ -169,10 +169,12 @@ static int gather_world(struct boot *b, struct door *door)
             }
         }
         left += drop_lost(b->c);
-        if (b->s->cancel && atomic_load(b->s->cancel))
+        missing(b, who, sizeof(who));
+        if (left > 0 && b->s->cancel && atomic_load(b->s->cancel)) {
+            log_info("interrupted while waiting for rank %s", who);
             return -ECANCELED;
+        }
         if (left > 0 && clock_ns() >= until) {
-            missing(b, who, sizeof(who));
             return fail(-ETIMEDOUT, "control: rank %s did not come in %d ms", who,
                         b->s->connect_timeout_ms);
         }

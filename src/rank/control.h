@@ -64,7 +64,7 @@ struct group_settings {
  *   -ENOENT      66  no secret file
  *   -EADDRINUSE  69  rank 0's port is taken; so -EADDRNOTAVAIL, -EHOSTUNREACH, -ETIMEDOUT
  *                    (connect_timeout_ms)
- *   -ECANCELED  130  cancel
+ *   -ECANCELED  0    cancel: drained
  *   -ENOMEM      71  and -EMFILE
  *   others       70  a peer went away while opening, or spoke nonsense (-ECONNRESET, -EPROTO)
  */

@@ -262,8 +262,10 @@ int meet_leader(const struct group_settings *s, const struct control_secret *sec
         } else {
             why = strerror(-r);
         }
-        if (s->cancel && atomic_load(s->cancel))
+        if (s->cancel && atomic_load(s->cancel)) {
+            log_info("interrupted while waiting for rank 0");
             return -ECANCELED;
+        }
         if (clock_ns() >= until)
             return fail(-ETIMEDOUT, "control: rank 0 at %s port %d in %d ms: %s",
                         control_host(s, 0), s->port, s->connect_timeout_ms, why);

@@ -214,8 +214,10 @@ int wire_expect(struct wire *w, enum control_kind kind, int64_t until_ns, const 
         if (r == 1)
             return fail(-EPROTO, "control: frame of kind %d from rank %d, want %d", out->kind,
                         w->peer, kind);
-        if (cancel && atomic_load(cancel))
+        if (cancel && atomic_load(cancel)) {
+            log_info("interrupted while waiting for rank %d", w->peer);
             return -ECANCELED;
+        }
         if (clock_ns() >= until_ns)
             return fail(-ETIMEDOUT, "control: rank %d is silent", w->peer);
         poll(&(struct pollfd){ .fd = w->fd, .events = POLLIN }, 1, 20);

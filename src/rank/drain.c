@@ -43,12 +43,13 @@ static void *wait_for_signals(void *arg)
             report(d);
             continue;
         }
-        if (!atomic_load(&d->serving) || atomic_load(&d->asked)) {
+        if (atomic_load(&d->stage) == DRAIN_LOADING || atomic_load(&d->asked)) {
             log_info("%s: leaving at once", strsignal(signal));
             _exit(CODE_KILLED);
         }
-        log_info("%s: finishing the round, once more to leave at once", strsignal(signal));
-        atomic_store(&d->asked, 1);
+        if (atomic_load(&d->stage) == DRAIN_SERVING)
+            log_info("%s: finishing the round, once more to leave at once", strsignal(signal));
+        atomic_store(&d->asked, DRAIN_SIGNAL);
     }
     return NULL;
 }

@@ -3,8 +3,9 @@
  *   SIGINT, SIGTERM   the first asks to finish the round and leave, the second kills
  *   SIGUSR1           a report of the rounds so far goes to the log
  *
- * A thread waits for the signals; every other thread has them blocked. Before drain_serving there
- * is no round to finish: the first signal to leave ends the process at once with code 130.
+ * A thread waits for the signals; every other thread has them blocked. Ranks that wait for each other
+ * stop waiting; a rank that loads has nothing to finish and looks at nothing: there the first signal
+ * to leave ends the process at once with code 130.
  */
 #ifndef TANDEM_RANK_DRAIN_H
 #define TANDEM_RANK_DRAIN_H
@@ -14,10 +15,13 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+enum drain_stage { DRAIN_LOADING, DRAIN_MEETING, DRAIN_SERVING };
+enum drain_cause { DRAIN_SIGNAL = 1, DRAIN_FAILED }; /* the latter: another rank of this process */
+
 /* Zeros are a drain that no signal reaches. */
 struct drain {
-    atomic_int asked; /* not 0: leave after this round */
-    atomic_int serving;
+    atomic_int asked;     /* enum drain_cause; not 0: leave after this round */
+    atomic_int stage;     /* enum drain_stage, of the ranks of this process */
     pthread_mutex_t lock; /* of what follows */
     struct {
         void (*fn)(void *arg);

@@ -45,6 +45,7 @@ int group_exit_code(int r)
 {
     switch (r) {
     case 0:
+    case -ECANCELED: /* drained before there was a group */
         return CODE_DONE;
     case -EINVAL:
         return CODE_CONFIG;
@@ -57,8 +58,6 @@ int group_exit_code(int r)
     case -EHOSTUNREACH:
     case -ETIMEDOUT:
         return CODE_UNAVAILABLE;
-    case -ECANCELED:
-        return CODE_KILLED;
     case -ENOMEM:
     case -EMFILE:
         return CODE_RESOURCE;

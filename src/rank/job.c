@@ -103,7 +103,7 @@ static int run_rank(struct job *j, const struct config *cfg, struct drain *drain
         atomic_store(ready, 1);
     if (code == 0)
         code = rank_join(&k, hub);
-    if (code == 0)
+    if (k.joined)
         code = serve(j, &k);
     rank_close(&k);
     return code;
@@ -124,7 +124,7 @@ static void *run_thread(void *arg)
     code = run_rank(t->job, &t->cfg, t->drain, t->hub, t->ready);
     if (code != 0) {
         atomic_compare_exchange_strong(t->first, &none, code);
-        atomic_store(&t->drain->asked, 1); /* the others may still wait for this one */
+        atomic_store(&t->drain->asked, DRAIN_FAILED); /* the others may still wait for this one */
     }
     return NULL;
 }
@@ -147,7 +147,7 @@ static int run_threads(struct job *j, const struct config *cfg, struct drain *dr
         if (err) {
             fail(-err, "no thread for rank %d: %s", n, strerror(err));
             atomic_store(&first, CODE_RESOURCE);
-            atomic_store(&drain->asked, 1);
+            atomic_store(&drain->asked, DRAIN_FAILED);
             break;
         }
     }

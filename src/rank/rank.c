@@ -437,13 +437,19 @@ int rank_join(struct rank *k, struct group_hub *hub)
     if (r < 0)
         return exit_code_of(STEP_DEVICE, r);
     if (k->cfg.ranks > 1) {
+        atomic_store(&k->drain->stage, DRAIN_MEETING);
         r = open_group(k, hub);
+        atomic_store(&k->drain->stage, DRAIN_LOADING);
+        if (r == -ECANCELED && hub && k->cfg.rank == 0 &&
+            atomic_load(&k->drain->asked) == DRAIN_SIGNAL)
+            log_info("interrupted while waiting for the other ranks");
         if (r < 0)
             return group_exit_code(r);
     }
     r = open_parts(k, hub);
     if (r == 0) {
-        atomic_store(&k->drain->serving, 1);
+        atomic_store(&k->drain->stage, DRAIN_SERVING);
+        k->joined = true;
         return 0;
     }
     if (!k->group)

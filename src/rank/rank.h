@@ -56,6 +56,7 @@ struct rank {
     struct memory_plan memory; /* scratch is known at the end of join */
 
     /* join */
+    bool joined;
     struct group *group; /* NULL for one rank, and so is box */
     struct comm *comm;
     struct plan_box *box;
@@ -76,7 +77,8 @@ struct rank {
 int rank_load(const struct config *cfg, struct drain *drain, struct rank *k);
 
 /* rank_join - meet the others. hub is for ranks that are threads, else NULL.
- * result   an exit code; the others have been told */
+ * result   an exit code; the others have been told. 0 and not k->joined: a signal came while this rank
+ *          waited for them */
 int rank_join(struct rank *k, struct group_hub *hub);
 
 /* rank_broken - a round cannot go on: wait a moment for the group's own cause, else be the cause: the
