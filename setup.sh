@@ -8,6 +8,9 @@ ROOT=$(dirname "$(realpath "${BASH_SOURCE[0]}")")
 PACKAGES="build-essential meson ninja-build pkg-config libcriterion-dev libprotobuf-c-dev protobuf-c-compiler
 libpcre2-dev libutf8proc-dev libjansson-dev libxxhash-dev libssl-dev libhwloc-dev liburing-dev"
 
+# Installed along with those if the distribution has them; without them something is left out: plots on report pages.
+WISHED="libjs-chart.js"
+
 say()
 {
     printf '%s\n' "$*" >&2
@@ -49,7 +52,7 @@ setup_packages()
     say "installing$missing"
     # shellcheck disable=SC2086 # a list of words
     "${root[@]}" env DEBIAN_FRONTEND=noninteractive sh -c "apt-get -qq update && apt-get -qq -y install \
-        --no-install-recommends $missing" >&2 || die 69 "apt-get could not install$missing"
+        --no-install-recommends $missing && { apt-get -qq -y install --no-install-recommends $WISHED || true; }" >&2 || die 69 "apt-get could not install$missing"
 }
 
 # build_dir NAME [PROGRAM] - a folder to build in that this user can write: in the checkout, else in

@@ -22,6 +22,7 @@ int cmd_pack(struct options *o);
 int cmd_inspect(struct options *o);
 int cmd_convert(struct options *o);
 int cmd_config(struct options *o);
+int cmd_report(struct options *o);
 int cmd_demo(struct options *o);
 
 #endif

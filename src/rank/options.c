@@ -43,6 +43,7 @@ enum option_id {
     ID_GET,
     ID_PROMPTS,
     ID_SPECIAL,
+    ID_OUT,
     ID_JSON
 };
 
@@ -90,6 +91,7 @@ static const struct entry entries[] = {
     { "prompts", ID_PROMPTS, OPT_PROMPTS | OPT_AGAINST, "FOLDER",
       "prompts, one a file *.txt (configs/demo)" },
     { "special", ID_SPECIAL, OPT_SPECIAL, NULL, "print special tokens too" },
+    { "out", ID_OUT, OPT_OUT, "FILE", "where the page goes (report.html)" },
     { "json", ID_JSON, OPT_JSON, NULL, "print JSON" },
     { "help", ID_HELP, 0, NULL, "print this" },
 };
@@ -318,6 +320,9 @@ static int apply(struct options *o, const struct entry *e, const char *value)
     case ID_SPECIAL:
         o->special = true;
         return 0;
+    case ID_OUT:
+        o->out = value;
+        return 0;
     case ID_JSON:
         o->json = true;
         return 0;
@@ -338,9 +343,13 @@ static int check_line(const struct command_spec *s, struct options *o, int words
     int texts = (o->prompt != NULL) + (o->prompt_file != NULL) + (o->ids_file != NULL);
     bool wants = s->options & (OPT_PROMPT | OPT_IDS);
 
-    if (words != s->words) {
-        fail(-EINVAL, "%s: wants %d arguments besides options, got %d; see tandem %s --help",
-             s->name, s->words, words, s->name);
+    if (words < s->words || words > s->words + s->more) {
+        char most[32] = "";
+
+        if (s->more)
+            snprintf(most, sizeof(most), " to %d", s->words + s->more);
+        fail(-EINVAL, "%s: wants %d%s arguments besides options, got %d; see tandem %s --help",
+             s->name, s->words, most, words, s->name);
         return CODE_USAGE;
     }
     if (wants && texts != 1 && !(o->against && texts == 0)) {
@@ -370,7 +379,8 @@ int options_parse(const struct command_spec *s, int argc, char **argv, struct op
                            .pack_rank = -1,
                            .layouts = PACK_CPU,
                            .gbps = GBPS_DEFAULT,
-                           .prompts = "configs/demo" };
+                           .prompts = "configs/demo",
+                           .out = "report.html" };
     sampler_default(&o->sampler);
     if (config_init(&o->cfg) < 0)
         return CODE_RESOURCE;

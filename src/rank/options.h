@@ -22,6 +22,7 @@ enum option_group {
     OPT_PROMPTS = 256, /* --prompts */
     OPT_NO_BOS = 512,
     OPT_SPECIAL = 1024,
+    OPT_OUT = 32768, /* --out */
     OPT_GBPS = 2048,
     OPT_TO = 4096,
     OPT_AGAINST = 8192, /* --against --prompts; a prompt may be missing then */
@@ -31,10 +32,11 @@ enum option_group {
 struct command_spec {
     const char *name, *args, *help;
     unsigned options; /* enum option_group */
-    int words;        /* arguments that are no options */
+    int words;        /* arguments that are no options, */
+    int more;         /* and how many may follow these */
 };
 
-enum { MAX_TOKENS_DEFAULT = 128, TOP_DEFAULT = 5, TOP_MOST = 1000, WORDS_MAX = 2, EXTRA_MAX = 16 };
+enum { MAX_TOKENS_DEFAULT = 128, TOP_DEFAULT = 5, TOP_MOST = 1000, WORDS_MAX = 8, EXTRA_MAX = 16 };
 
 struct options {
     struct config cfg;
@@ -54,7 +56,8 @@ struct options {
     double gbps;
     const char *to, *against;
     const char *get, *prompts;
-    const char *word[WORDS_MAX];
+    const char *out;
+    const char *word[WORDS_MAX]; /* NULL behind the last */
 };
 
 /* options_parse - argv[0] is the command's name. Messages go to the log.

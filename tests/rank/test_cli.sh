@@ -220,6 +220,18 @@ same 'a report changes nothing' 0 $?
 same 'each rank reports when asked and at its end' '2 2' "$(grep -c 'r0 rounds: ' "$WORK/err") $(grep -c 'r1 rounds: ' "$WORK/err")"
 same 'the phases of both ranks' 2 "$(grep -l '"window.forward"' "$WORK"/asked/rank[01].phases.json | wc -l)"
 
+expect 0 '' "$TANDEM" report "$WORK/log" --out "$WORK/page.html"
+same 'the report counts the rounds' "$rounds" "$(sed -n 's/^- \([0-9]*\) rounds gave 16 tokens.*/\1/p' "$WORK/out")"
+same 'it has a column a rank' 'ms a round rank 0 rank 1' "$(grep '^ms a round' "$WORK/out" | xargs)"
+same 'the page is whole' '</html>' "$(tail -1 "$WORK/page.html")"
+head -c 700 "$WORK/log/rank0.jsonl" >"$WORK/cut.jsonl"
+expect 0 '' "$TANDEM" report "$WORK/cut.jsonl" "$WORK/log/rank1.jsonl" --out "$WORK/page.html"
+same 'a log that is cut off is named' 1 "$(grep -c "cut.jsonl: line [0-9]*: column" "$WORK/out")"
+expect 65 'no line' "$TANDEM" report "$ROOT/launch.sh" --out "$WORK/page.html"
+expect 66 'nowhere' "$TANDEM" report "$WORK/nowhere.jsonl"
+expect 66 'no rank<r>.jsonl' "$TANDEM" report "$ROOT/configs"
+expect 64 'wants 1 to 8' "$TANDEM" report
+
 # ---- groups -------------------------------------------------------------------------------------------
 
 secret_file "$WORK/secret"
