@@ -3,18 +3,20 @@
 #
 # Starts every rank of a config that belongs on this machine, forwards signals to them, and returns the first exit code
 # that is not 0. Text comes from rank 0 only; log lines of every rank begin with r0, r1 ... If one rank ends badly the
-# others end too, and none outlives this script. `launch.sh demo` installs and builds first what is missing.
+# others end within two seconds, and none outlives this script. `launch.sh demo` installs and builds first what is
+# missing.
 
 set -u
 . "$(dirname "$(realpath "$0")")/setup.sh"
 
-GRACE=30 # tenths of a second that ranks have to end by themselves after one has failed
+GRACE=10  # tenths of a second that ranks have to end by themselves after one has failed
+ALONE=2   # the same after one that failed before it met the others: they would wait for it
 QUIET=100 # the same after one has ended well
+LAST=5    # the same after SIGTERM
 
 # ---- what to run --------------------------------------------------------------------------------------
 
-settings=() # every --config and --set of the line, in order
-front=()    # those before the command
+front=() # settings before the command
 while [ $# -gt 0 ]; do
     case $1 in
     --config | --set)
@@ -33,13 +35,6 @@ done
 command=$1
 shift
 rest=("$@")
-settings=("${front[@]}")
-for ((i = 0; i < ${#rest[@]}; i++)); do
-    case ${rest[i]} in
-    --config | --set) settings+=("${rest[i]}" "${rest[i + 1]-}") ;;
-    --config=* | --set=*) settings+=("${rest[i]}") ;;
-    esac
-done
 
 program=src/rank/tandem
 dir=${TANDEM_BUILD:-$(build_dir build $program)} # tests name the build they belong to
@@ -54,19 +49,34 @@ port_taken()
     (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null
 }
 
+# has_config WORD... - one of them is --config and not the value of another option. Which options have values is what
+# the program's help says: `--name VALUE`.
+has_config()
+{
+    local valued
+
+    valued=" $("$tandem" "$command" --help | sed -n 's/^  \(--[a-z-]*\) [^ ].*/\1/p' | tr '\n' ' ')"
+    while [ $# -gt 0 ]; do
+        case $1 in
+        --config | --config=*) return 0 ;;
+        esac
+        case $valued in
+        *" $1 "*) shift ;;
+        esac
+        [ $# -eq 0 ] || shift
+    done
+    return 1
+}
+
 if [ "$command" = demo ]; then
-    case " ${settings[*]-} " in
-    *" --config"*) demo=() ;;
-    *)
+    if ! has_config ${front[@]+"${front[@]}"} ${rest[@]+"${rest[@]}"}; then
         port=18515
         while port_taken "$port" && [ "$port" -lt 18615 ]; do
             port=$((port + 1))
         done
-        demo=(--config "$ROOT/configs/two-rank-local.conf" --set "model=$ROOT/models/pocket-dsv41" --set "port=$port")
-        ;;
-    esac
-    front=(${demo[@]+"${demo[@]}"} ${front[@]+"${front[@]}"})
-    settings=(${demo[@]+"${demo[@]}"} ${settings[@]+"${settings[@]}"})
+        front=(--config "$ROOT/configs/two-rank-local.conf" --set "model=$ROOT/models/pocket-dsv41" --set "port=$port"
+            ${front[@]+"${front[@]}"})
+    fi
     rest=(--prompts "$ROOT/configs/demo" ${rest[@]+"${rest[@]}"})
 fi
 
@@ -75,16 +85,17 @@ case $command in
 generate | score | demo) ;;
 *) exec "${run[@]}" ;;
 esac
-case " ${rest[*]-} " in
-*" --help "*) exec "${run[@]}" ;;
-esac
 
+# The program reads its own line: what is a setting, what the value of another option, what is wrong.
 setting()
 {
-    "$tandem" config ${settings[@]+"${settings[@]}"} --get "$1"
+    "${run[@]}" --get "$1"
 }
 
 ranks=$(setting ranks) || exit
+case $ranks in
+'' | *[!0-9]*) exec "${run[@]}" ;; # --help
+esac
 link=$(setting link) || exit
 hosts=$(setting hosts) || exit
 secret=$(setting secret) || exit
@@ -114,8 +125,9 @@ fi
 scratch=
 if [ -z "$secret" ]; then
     [ ${#here[@]} -eq "$ranks" ] || die 78 "ranks on several machines need the setting secret"
+    trap '[ -z "$scratch" ] || rm -rf "$scratch"' EXIT
+    trap 'exit 130' INT TERM HUP # nothing runs yet
     scratch=$(mktemp -d) || die 73 "cannot make a folder for the secret"
-    trap 'rm -rf "$scratch"' EXIT
     (umask 077 && head -c 32 /dev/urandom >"$scratch/secret") || die 73 "cannot write the secret"
     run+=(--set "secret=$scratch/secret")
 fi
@@ -124,6 +136,10 @@ fi
 
 declare -A pid=() # of the ranks that still run
 code=0
+ending= # set once signals come from here
+
+# The shell itself has something to say about every process that is killed; what is said here goes to 4.
+exec 4>&2 2>/dev/null
 
 # In a session of its own a rank gets a terminal's signals once, from here; and it ends if this script is killed.
 start()
@@ -131,9 +147,9 @@ start()
     local r=$1
 
     if [ "$r" -eq 0 ]; then
-        setsid setpriv --pdeathsig TERM -- "${run[@]}" --set "rank=$r" &
+        setsid setpriv --pdeathsig TERM -- "${run[@]}" --set "rank=$r" 2>&4 &
     else
-        setsid setpriv --pdeathsig TERM -- "${run[@]}" --set "rank=$r" >/dev/null &
+        setsid setpriv --pdeathsig TERM -- "${run[@]}" --set "rank=$r" >/dev/null 2>&4 &
     fi
     pid[$r]=$!
 }
@@ -142,23 +158,45 @@ tell()
 {
     local r
 
+    [ "$1" = USR1 ] || ending=1
     for r in "${!pid[@]}"; do
         kill -s "$1" "${pid[$r]}" 2>/dev/null
     done
 }
 
-# One rank that has ended leaves the list; its exit code is kept if it is the first bad one.
+runs()
+{
+    [ -d "/proc/$1" ] && ! grep -q '^State:[[:space:]]*Z' "/proc/$1/status"
+}
+
+# A rank that has ended leaves the list; its exit code is kept if it is the first bad one. 130 is a code of the program.
+leave()
+{
+    local r=$1 status=$2
+
+    unset "pid[$r]"
+    if [ "$status" -gt 128 ] && [ "$status" -ne 130 ] && [ -z "$ending" ]; then
+        say "launch: rank $r was killed (signal $((status - 128)))" 2>&4
+    fi
+    [ "$code" -ne 0 ] || code=$status
+}
+
+# reap - wait until one rank has ended, or for a signal.
 reap()
 {
     local ended= status r
 
     wait -n -p ended "${pid[@]}"
     status=$?
-    [ -n "${ended-}" ] || return 0 # a signal came in between
     for r in "${!pid[@]}"; do
-        [ "${pid[$r]}" = "${ended-}" ] && unset "pid[$r]"
+        if [ "${pid[$r]}" = "${ended-}" ]; then
+            leave "$r" "$status"
+        elif [ "$status" -eq 127 ] && ! runs "${pid[$r]}"; then # the shell knows it as ended and waits for nobody
+            wait "${pid[$r]}"
+            leave "$r" $?
+        fi
     done
-    [ "$code" -ne 0 ] || code=$status
+    [ "$status" -ne 127 ] || sleep 0.1
 }
 
 alive()
@@ -166,7 +204,7 @@ alive()
     local r
 
     for r in "${!pid[@]}"; do
-        [ ! -d "/proc/${pid[$r]}" ] || grep -q '^State:[[:space:]]*Z' "/proc/${pid[$r]}/status" 2>/dev/null || return 0
+        ! runs "${pid[$r]}" || return 0
     done
     return 1
 }
@@ -191,15 +229,15 @@ done
 while [ ${#pid[@]} -eq ${#here[@]} ]; do
     reap
 done
-if [ "$code" -ne 0 ]; then
-    wait_tenths "$GRACE"
-else
-    wait_tenths "$QUIET"
-fi
+case $code in
+0) wait_tenths "$QUIET" ;;
+6? | 77 | 78) wait_tenths "$ALONE" ;;
+*) wait_tenths "$GRACE" ;;
+esac
 if alive; then
-    say "launch: ending the ranks that are left"
+    say "launch: ending the ranks that are left" 2>&4
     tell TERM
-    wait_tenths 10
+    wait_tenths "$LAST"
     tell KILL
 fi
 while [ ${#pid[@]} -gt 0 ]; do

@@ -68,6 +68,28 @@ for c in "$ROOT"/configs/*.conf; do
     expect 0 '' "$TANDEM" config --config "$c"
 done
 
+# Only commands that run ranks look at what ranks need.
+pair_conf=(--config "$ROOT/configs/two-rank-local.conf")
+printf '0 1 2\n' >"$WORK/ids"
+expect 0 '' "$TANDEM" tokenize "${pair_conf[@]}" "${BASE[@]}" --prompt 'a b'
+expect 0 '' "$TANDEM" detokenize "${pair_conf[@]}" "${BASE[@]}" --ids "$WORK/ids"
+expect 0 '' "$TANDEM" config "${pair_conf[@]}"
+expect 78 'secret' "${G[@]}" "${pair_conf[@]}" --prompt a
+expect 0 '' "${G[@]}" "${pair_conf[@]}" --prompt a --get ranks
+same 'one setting of a command' 2 "$(cat "$WORK/out")"
+launch=(env "TANDEM_BUILD=$4" "$ROOT/launch.sh")
+expect 0 '' "${launch[@]}" "${pair_conf[@]}" "${BASE[@]}" tokenize --prompt 'a b'
+same 'the launcher prints ids' '0 71 285' "$(cat "$WORK/out")"
+# The launcher takes no value of an option for an option.
+for v in --set --config 'type --help now' --help --config=x; do
+    expect 0 '' "${launch[@]}" --set ranks=1 "${BASE[@]}" generate --max-tokens 2 --prompt "$v" --stop --set
+    same "the prompt $v is no request for help" 0 "$(grep -c '^usage' "$WORK/out")"
+    expect 66 "${v%=*}" "${launch[@]}" --set ranks=1 "${BASE[@]}" generate --ids "$v"
+done
+expect 0 '' "${launch[@]}" "${pair_conf[@]}" "${BASE[@]}" generate --help
+same 'help is one text' 1 "$(grep -c '^usage' "$WORK/out")"
+expect 64 'option --bogus' "${launch[@]}" "${pair_conf[@]}" "${BASE[@]}" generate --prompt a --bogus
+
 # ---- models -------------------------------------------------------------------------------------------
 
 # variant NAME FILE - the test model with one file left out, for the caller to put another there
@@ -200,6 +222,16 @@ expect 0 '' "$TANDEM" score "${BASE[@]}" --set ranks=2 --set numerics=fp32 --ids
 expect 0 '' "${G[@]}" --ids "$WORK/ids" --max-tokens 1 --json
 same 'the likeliest token is the greedy one' "[$best]" "$(field ids "$WORK/out")"
 
+for _ in $(seq 400); do cat "$WORK/ids"; done | tr '\n' ' ' >"$WORK/long"
+scored() { [ "$(wc -l <"$WORK/scores")" -gt 5 ]; }
+"$TANDEM" score "${BASE[@]}" --ids "$WORK/long" >"$WORK/scores" 2>"$WORK/err" &
+asked=$!
+until_true 200 scored || note_failure "no scores come"
+kill -TERM $asked
+wait $asked
+same 'scores that a signal cut short are no success' 1 $?
+same 'and say so' 1 "$(grep -c "error: score: interrupted after $(wc -l <"$WORK/scores") of $(wc -w <"$WORK/long") positions" "$WORK/err")"
+
 mkdir "$WORK/log"
 expect 0 '' "${G[@]}" --set ranks=2 --set "log=$WORK/log" --prompt 'Once upon a time' --max-tokens 16 --json
 rounds=$(field rounds "$WORK/out")
@@ -251,7 +283,15 @@ expect 66 'none' "${pair[@]}" --set rank=1 --set "secret=$WORK/none"
 same 'strangers do not end rank 0' yes "$(kill -0 $waiting && echo yes)"
 kill -TERM $waiting
 wait $waiting
-same 'a signal before there is a round' 130 $?
+same 'a signal while rank 1 is missing' 0 $?
+same 'it is said once' 1 "$(grep -c 'interrupted while waiting for rank 1' "$WORK/waiting")"
+"${pair[@]}" --set rank=1 >/dev/null 2>"$WORK/waiting" &
+waiting=$!
+sleep 0.5
+kill -TERM $waiting
+wait $waiting
+same 'a signal while rank 0 is missing' 0 $?
+same 'it is said once' 1 "$(grep -c 'interrupted while waiting for rank 0' "$WORK/waiting")"
 
 # differ KEY=VALUE - rank 1 has another value: both end with 78 and name the key
 differ()

@@ -131,8 +131,36 @@ ended 'launcher, SIGTERM' 0
 launch
 kill -KILL "${ranks[1]}"
 ended 'launcher, a rank is killed' 137
+same 'the launcher says which' 1 "$(grep -c '^launch: rank 1 was killed (signal 9)$' "$WORK/err0")"
+same 'the shell says nothing' 0 "$(grep -c 'launch.sh: line' "$WORK/err0")"
 launch
 kill -KILL $launcher
 ended 'launcher, kill -9' 137
+
+
+# A rank that fails before it met the other: the other would wait for it.
+mkdir "$WORK/tmp"
+begin=$(now_ms)
+TMPDIR=$WORK/tmp TANDEM_BUILD=$BUILD "$ROOT/launch.sh" "${BASE[@]}" --set ranks=2 --set link=tcp --set "port=$(free_port)" \
+    generate --ids "$WORK/none" >/dev/null 2>"$WORK/err0"
+same 'launcher, rank 0 has no ids: exit code' 66 $?
+took=$(($(now_ms) - begin))
+same "launcher, rank 0 has no ids: ended in $took ms" yes "$([ "$took" -lt 2000 ] && echo yes)"
+same 'one error line' 1 "$(grep -c 'error: ' "$WORK/err0")"
+
+# The secret that the launcher made goes with it.
+LONG=("${LONG[@]:0:${#LONG[@]}-2}")
+for s in TERM HUP; do
+    rm -f "$WORK/text0"
+    TMPDIR=$WORK/tmp TANDEM_BUILD=$BUILD "$ROOT/launch.sh" --set "port=$(free_port)" --set link=tcp "${LONG[@]}" \
+        >"$WORK/text0" 2>"$WORK/err0" &
+    launcher=$!
+    until_true 300 has_text || note_failure "no text from the launcher"
+    ranks=($(tandem_children))
+    same 'a secret is made' 1 "$(ls "$WORK/tmp" | wc -l)"
+    kill -s $s $launcher
+    ended "launcher, SIG$s" 0
+    same "SIG$s: no secret is left" 0 "$(ls "$WORK/tmp" | wc -l)"
+done
 
 finish
