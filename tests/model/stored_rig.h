@@ -17,7 +17,7 @@ static inline size_t type_bytes(const char *type)
 
 static inline void tensors_line(struct tensors *f, const char *line)
 {
-    char name[256], type[32], shape[64], value[16];
+    char name[256], type[32], shape[72], value[16];
 
     while (*line) {
         size_t n = 1, bytes;
@@ -91,7 +91,7 @@ static inline void stored_values(struct source *s, const struct stored *w, int s
     for (int64_t n = 0; n < w->n; n++)
         for (int64_t k = 0; k < k_all; k++) {
             size_t at = (size_t)(n * k_all + k);
-            int nibble = code[at / 2] >> (k % 2 * 4) & 15;
+            int nibble = mat_group(w->dtype) ? code[at / 2] >> (k % 2 * 4) & 15 : 0;
             float *v = &out[at], s1;
 
             switch (w->dtype) {
