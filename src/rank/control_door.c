@@ -13,7 +13,7 @@
 #include "src/base/clock.h"
 #include "src/base/log.h"
 
-enum { DOOR_BACKLOG = 64 };
+enum { DOOR_BACKLOG = 128, DOOR_FULL_MS = 5 };
 
 int door_address(const char *host, int port, struct sockaddr_storage *out, socklen_t *n)
 {
@@ -104,9 +104,32 @@ void door_more(struct door_guest *g, int stage, size_t n)
     g->want = n;
 }
 
+static int waits(const struct door *d)
+{
+    return poll(&(struct pollfd){ .fd = d->fd, .events = POLLIN }, 1, 0) > 0;
+}
+
+/* Every place is taken and somebody waits: the oldest guest goes, if it had its time. */
+static void make_room(struct door *d)
+{
+    struct door_guest *oldest = &d->guest[0];
+
+    for (int i = 0; i < DOOR_GUESTS; i++) {
+        if (d->guest[i].fd < 0)
+            return;
+        if (d->guest[i].until < oldest->until)
+            oldest = &d->guest[i];
+    }
+    if (oldest->until - clock_ns() > (DOOR_DEADLINE_MS - DOOR_YIELD_MS) * NS_PER_MS || !waits(d))
+        return;
+    door_say(d, oldest, "has not said who it is, its place goes to the next");
+    door_dismiss(oldest);
+}
+
 /* Let in who waits, as long as there are places; the rest stay in the kernel's queue. */
 static void let_in(struct door *d)
 {
+    make_room(d);
     for (int i = 0; i < DOOR_GUESTS; i++) {
         struct door_guest *g = &d->guest[i];
         struct sockaddr_storage a;
@@ -185,6 +208,8 @@ int door_wait(struct door *d, int wait_ms, struct door_guest **out)
             return 0;
         if (n < DOOR_GUESTS)
             p[n++] = (struct pollfd){ .fd = d->fd, .events = POLLIN };
+        else if (left > DOOR_FULL_MS)
+            left = DOOR_FULL_MS; /* whoever waits outside wakes nobody */
         poll(p, n, (int)left);
     }
 }

@@ -15,7 +15,16 @@
 #include "src/base/log.h"
 #include "src/rank/control.h"
 
-enum { SECRET_MIN = 32, STAGE_PROOF = 1, RETRY_MS = 50, CONNECT_MS = 1000 };
+enum {
+    SECRET_MIN = 32,
+    STAGE_PROOF = 1,
+    RETRY_MS = 50,
+    CONNECT_MS = 1000,
+    LOOK_MS = 20,
+    WHY_BYTES = 96
+};
+
+#define NO_RANK "is not a tandem rank"
 
 const char *control_host(const struct group_settings *s, int rank)
 {
@@ -200,25 +209,58 @@ int control_exactly(int fd, void *out, size_t n, int64_t until_ns)
     return 0;
 }
 
-/* HELLO and PROOF over a fresh connection. -EAGAIN: whoever answered is no rank 0 of ours, *why
- * says what it is. */
-static int try_leader(const struct group_settings *s, const struct control_secret *secret, int fd,
-                      struct control_hello *theirs, struct wire **out, const char **why)
+/* The next n bytes of an answer, unless nobody wants it any more. */
+static int hear(const struct group_settings *s, int fd, void *out, size_t n, int64_t until)
 {
-    int64_t until = clock_ns() + DOOR_DEADLINE_MS * NS_PER_MS;
+    while (clock_ns() < until &&
+           poll(&(struct pollfd){ .fd = fd, .events = POLLIN }, 1, LOOK_MS) <= 0)
+        if (s->cancel && atomic_load(s->cancel))
+            return -ETIMEDOUT;
+    return control_exactly(fd, out, n, until);
+}
+
+static int no_answer(int r, char why[WHY_BYTES])
+{
+    /* of a stranger that an earlier try has met, the last one with its little time knows less */
+    if (r != -ETIMEDOUT)
+        snprintf(why, WHY_BYTES, "closed the connection");
+    else if (strncmp(why, NO_RANK, strlen(NO_RANK)) != 0)
+        snprintf(why, WHY_BYTES, "did not answer in time");
+    return -EAGAIN;
+}
+
+static int no_rank(const uint8_t *first, char why[WHY_BYTES])
+{
+    snprintf(why, WHY_BYTES, NO_RANK " (first bytes %02x%02x%02x%02x)", first[0], first[1],
+             first[2], first[3]);
+    return -EAGAIN;
+}
+
+/* HELLO and PROOF over a fresh connection until `until`. -EAGAIN: whoever answered is no rank 0 of
+ * ours, why says what it is. */
+static int try_leader(const struct group_settings *s, const struct control_secret *secret, int fd,
+                      int64_t until, struct control_hello *theirs, struct wire **out,
+                      char why[WHY_BYTES])
+{
     uint8_t proof[SHA256_BYTES], want[SHA256_BYTES];
     struct control_hello mine;
     int r = hello_make(s, &mine);
 
     if (r < 0)
         return r;
-    *why = "closed the connection";
-    if (send(fd, &mine, sizeof(mine), MSG_DONTWAIT | MSG_NOSIGNAL) != (ssize_t)sizeof(mine) ||
-        control_exactly(fd, theirs, sizeof(*theirs), until) < 0)
-        return -EAGAIN;
-    *why = "is not a rank";
-    if (theirs->magic != CONTROL_MAGIC || theirs->role != CONTROL_ROLE_RANK)
-        return -EAGAIN;
+    if (send(fd, &mine, sizeof(mine), MSG_DONTWAIT | MSG_NOSIGNAL) != (ssize_t)sizeof(mine))
+        return no_answer(-ECONNRESET, why);
+    /* a stranger's first bytes tell; it may never send as many as a rank */
+    r = hear(s, fd, theirs, sizeof(theirs->magic), until);
+    if (r == 0 && theirs->magic != CONTROL_MAGIC)
+        return no_rank((const uint8_t *)theirs, why);
+    if (r == 0)
+        r = hear(s, fd, (uint8_t *)theirs + sizeof(theirs->magic),
+                 sizeof(*theirs) - sizeof(theirs->magic), until);
+    if (r < 0)
+        return no_answer(r, why);
+    if (theirs->role != CONTROL_ROLE_RANK)
+        return no_rank((const uint8_t *)theirs, why);
     /* connecting to a free local port again and again can end at the own socket */
     if (memcmp(theirs->nonce, mine.nonce, sizeof(mine.nonce)) == 0)
         return -EAGAIN;
@@ -227,10 +269,11 @@ static int try_leader(const struct group_settings *s, const struct control_secre
         r = control_proof(secret, '0', theirs, &mine, want);
     if (r < 0)
         return r;
-    *why = "closed the connection";
-    if (send(fd, proof, sizeof(proof), MSG_DONTWAIT | MSG_NOSIGNAL) != (ssize_t)sizeof(proof) ||
-        control_exactly(fd, proof, sizeof(proof), until) < 0)
-        return -EAGAIN;
+    if (send(fd, proof, sizeof(proof), MSG_DONTWAIT | MSG_NOSIGNAL) != (ssize_t)sizeof(proof))
+        return no_answer(-ECONNRESET, why);
+    r = hear(s, fd, proof, sizeof(proof), until);
+    if (r < 0)
+        return no_answer(r, why);
     if (!bytes_equal(proof, want, sizeof(want)))
         return fail(-EACCES, "control: rank 0 at %s and this rank do not know the same secret",
                     control_host(s, 0));
@@ -241,7 +284,7 @@ int meet_leader(const struct group_settings *s, const struct control_secret *sec
                 struct control_hello *theirs, struct wire **out)
 {
     int64_t start = clock_ns(), until = start + s->connect_timeout_ms * NS_PER_MS, said = start;
-    const char *why = "does not answer";
+    char why[WHY_BYTES] = "did not answer in time";
     struct sockaddr_storage a;
     socklen_t n;
     int fd, r = door_address(control_host(s, 0), s->port, &a, &n);
@@ -249,9 +292,13 @@ int meet_leader(const struct group_settings *s, const struct control_secret *sec
     if (r < 0)
         return r;
     for (;;) {
-        r = control_connect(&a, n, CONNECT_MS, &fd);
+        int64_t now = clock_ns(), left = until - now > 0 ? until - now : 0;
+        int64_t heard = DOOR_DEADLINE_MS * NS_PER_MS;
+
+        r = control_connect(
+            &a, n, left < CONNECT_MS * NS_PER_MS ? (int)(left / NS_PER_MS) : CONNECT_MS, &fd);
         if (r == 0) {
-            r = try_leader(s, secret, fd, theirs, out, &why);
+            r = try_leader(s, secret, fd, now + (left < heard ? left : heard), theirs, out, why);
             if (r == 0)
                 return 0;
             close(fd);
@@ -260,15 +307,16 @@ int meet_leader(const struct group_settings *s, const struct control_secret *sec
         } else if (r == -EMFILE || r == -ENFILE || r == -ENOMEM) {
             return fail(r, "control: socket: %s", strerror(-r));
         } else {
-            why = strerror(-r);
+            snprintf(why, sizeof(why), "%s",
+                     r == -ETIMEDOUT ? "did not answer in time" : strerror(-r));
         }
         if (s->cancel && atomic_load(s->cancel)) {
             log_info("interrupted while waiting for rank 0");
             return -ECANCELED;
         }
         if (clock_ns() >= until)
-            return fail(-ETIMEDOUT, "control: rank 0 at %s port %d in %d ms: %s",
-                        control_host(s, 0), s->port, s->connect_timeout_ms, why);
+            return fail(-ETIMEDOUT, "control: no rank 0 in %d ms: %s port %d: %s",
+                        s->connect_timeout_ms, control_host(s, 0), s->port, why);
         if (clock_ns() - said > 5 * NS_PER_S) {
             said = clock_ns();
             log_info("control: waiting for rank 0 at %s port %d: %s", control_host(s, 0), s->port,

@@ -4,6 +4,7 @@
 #include <criterion/new/assert.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -115,6 +116,12 @@ static void open_rank(int rank, void *arg)
 
     t->result[rank] = group_open(&t->set[rank], &t->group[rank]);
     t->ns[rank] = clock_ns() - start;
+}
+
+static void *open_leader(void *arg)
+{
+    open_rank(0, arg);
+    return NULL;
 }
 
 static void close_rank(int rank, void *arg)
@@ -959,6 +966,85 @@ Test(control, a_port_in_use_and_a_leader_that_never_comes)
     t.set[1].cancel = &t.go;
     t.go = 1;
     cr_expect(eq(int, group_open(&t.set[1], &g), -ECANCELED));
+    town_close(&t);
+}
+
+/* Whoever is at the port instead of rank 0. */
+struct stranger {
+    int fd;
+    const char *says;
+};
+
+static void *answer_all(void *arg)
+{
+    struct stranger *s = arg;
+    int64_t until = clock_ns() + 600 * NS_PER_MS;
+    int guest[64], n = 0;
+
+    while (clock_ns() < until && n < 64) {
+        if (poll(&(struct pollfd){ .fd = s->fd, .events = POLLIN }, 1, 20) <= 0)
+            continue;
+        guest[n] = accept(s->fd, NULL, NULL);
+        if (send(guest[n++], s->says, strlen(s->says), MSG_NOSIGNAL) < 0)
+            break;
+    }
+    while (n > 0)
+        close(guest[--n]);
+    return NULL;
+}
+
+Test(control, the_time_to_connect_holds_for_whoever_answers)
+{
+    static const struct {
+        const char *says, *line;
+    } cases[] = { { "", "did not answer in time" },
+                  { "HTTP/1.1 400", "is not a tandem rank (first bytes 48545450)" } };
+
+    for (size_t i = 0; i < 2; i++) {
+        struct sockaddr_in a = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+        struct stranger s = { socket(AF_INET, SOCK_STREAM, 0), cases[i].says };
+        pthread_t thread;
+        struct town t;
+
+        town_open(&t, "tcp", 2);
+        a.sin_port = htons((uint16_t)t.set[0].port);
+        cr_assert(bind(s.fd, (struct sockaddr *)&a, sizeof(a)) == 0 && listen(s.fd, 1) == 0);
+        cr_assert(pthread_create(&thread, NULL, answer_all, &s) == 0);
+        t.set[1].connect_timeout_ms = 300;
+        log_rank(1);
+        open_rank(1, &t);
+        cr_expect(eq(int, t.result[1], -ETIMEDOUT));
+        cr_expect(t.ns[1] < NS_PER_S, "%s: %.1f s", cases[i].line, t.ns[1] / 1e9);
+        cr_expect(strstr(fail_text(), cases[i].line) != NULL, "%s", fail_text());
+        pthread_join(thread, NULL);
+        close(s.fd);
+        town_close(&t);
+    }
+}
+
+Test(control, a_rank_comes_in_beside_silent_strangers)
+{
+    enum { STRANGERS = DOOR_GUESTS + 40 };
+    struct sockaddr_in a = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+    int fd[STRANGERS];
+    pthread_t leader;
+    struct town t;
+
+    town_open(&t, "tcp", 2);
+    cr_assert(pthread_create(&leader, NULL, open_leader, &t) == 0);
+    a.sin_port = htons((uint16_t)t.set[0].port);
+    for (int i = 0; i < STRANGERS; i++) {
+        fd[i] = socket(AF_INET, SOCK_STREAM, 0);
+        while (connect(fd[i], (struct sockaddr *)&a, sizeof(a)) != 0)
+            clock_sleep(NS_PER_MS);
+    }
+    open_rank(1, &t);
+    pthread_join(leader, NULL);
+    cr_expect(eq(int, t.result[0], 0), "%s", t.log[0]);
+    cr_expect(eq(int, t.result[1], 0), "%s", t.log[1]);
+    cr_expect(t.ns[1] < 2 * NS_PER_S, "%.1f s", t.ns[1] / 1e9);
+    for (int i = 0; i < STRANGERS; i++)
+        close(fd[i]);
     town_close(&t);
 }
 
