@@ -44,11 +44,14 @@ void queue_note(struct queue *q, const char *op)
 
 /* ---- device ---------------------------------------------------------------------------------- */
 
-/* A kernel that is loaded when it is first launched can wait for ever for one that waits for its
- * peer. The variable must stand before the first call of the runtime. */
-static void load_eagerly(void)
+/* Ranks that are threads wait for each other on one device. A kernel that is loaded when it is first
+ * launched, or that shares a hardware queue with one that waits, would never start. The variables
+ * must stand before the first call of the runtime.
+ */
+static void settle_runtime(void)
 {
     setenv("CUDA_MODULE_LOADING", "EAGER", 1);
+    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 1);
 }
 
 static int cuda_probe(int ordinal, char *why, size_t cap)
@@ -57,7 +60,7 @@ static int cuda_probe(int ordinal, char *why, size_t cap)
     int n = 0, major = 0, minor = 0;
     cudaError_t e;
 
-    pthread_once(&once, load_eagerly);
+    pthread_once(&once, settle_runtime);
     e = cudaGetDeviceCount(&n);
     if (e == cudaErrorInsufficientDriver)
         snprintf(why, cap, "no driver, or one that is older than this build");

@@ -50,6 +50,7 @@ __global__ static void route_rows(struct route_args a)
             best = !taken && key < best ? key : best;
         }
         best = warp_least(best);
+        __syncwarp();
         if (lane == 0)
             chosen[i] = key_id(best);
     }

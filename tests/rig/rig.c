@@ -239,6 +239,7 @@ void rig_logits(struct rig *g, float *out)
     MUST(comm_barrier(g->comm));
     g->dev->ops->free(g->dev, d_own);
     g->dev->ops->free(g->dev, d_all);
+    MUST(comm_barrier(g->comm));
     for (int i = 0; i < g->m->ranks; i++) {
         for (int r = 0; r < rows; r++)
             memcpy(out + (size_t)r * (size_t)g->m->vocab + at,

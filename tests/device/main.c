@@ -1,0 +1,24 @@
+/* device PART [argument]...      runs a part of the device tests; see the part's file */
+#include "tests/device/parts.h"
+
+#include <stdio.h>
+#include <string.h>
+
+int main(int argc, char **argv)
+{
+    static const struct {
+        const char *name;
+        int (*run)(int argc, char **argv);
+    } parts[] = {
+        { "ops", ops_main },     { "queue", queue_main }, { "exchange", exchange_main },
+        { "graph", graph_main }, { "laws", laws_main },   { "bench", bench_main },
+    };
+
+    for (size_t i = 0; argc > 1 && i < sizeof(parts) / sizeof(parts[0]); i++)
+        if (strcmp(argv[1], parts[i].name) == 0)
+            return parts[i].run(argc - 1, argv + 1);
+    fprintf(
+        stderr,
+        "usage: device PART [argument]..., PART is ops, queue, exchange, graph, laws or bench\n");
+    return 64;
+}

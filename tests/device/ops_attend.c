@@ -1,0 +1,292 @@
+/* The indexer's exact selection and attention against the reference. */
+#include "tests/device/lab.h"
+
+#include "kernels/ref/codec.h"
+
+/* `rows` made-up rows of a state, stored by its codec; behind them the bytes are poison. */
+static unsigned char *stored_rows(struct trial *t, enum codec c, int cols, int cap, int slots,
+                                  int rows, float by)
+{
+    size_t row = codec_bytes(c, cols);
+    unsigned char *base = trial_buf(t, BUF_IN, BUF_BYTES, row * (size_t)cap * (size_t)slots, 0, 0);
+    float *x = malloc((size_t)cols * sizeof(float));
+
+    memset(base, 0xff, row * (size_t)cap * (size_t)slots);
+    for (int s = 0; s < slots; s++)
+        for (int r = 0; r < rows; r++) {
+            for (int k = 0; k < cols; k++)
+                x[k] = lab_uniform(t->lab) * by;
+            codec_encode(c, x, cols, base + ((size_t)s * (size_t)cap + (size_t)r) * row);
+        }
+    free(x);
+    return base;
+}
+
+static struct state_view view_of(enum codec c, int cols, int cap, void *base)
+{
+    size_t row = codec_bytes(c, cols);
+
+    return (struct state_view){ .base = base,
+                                .slot_stride = row * (size_t)cap,
+                                .row_bytes = row,
+                                .cap = cap,
+                                .codec = c,
+                                .cols = cols };
+}
+
+struct index {
+    enum codec codec;
+    int heads, dim, ratio, topk, blocks, block, pos, cap;
+    int cand; /* 0 none, 1 written, 2 read */
+    float by; /* of keys and queries; small integers make ties */
+};
+
+static void run_select(const struct trial *t, const struct op_table *op, struct queue *q,
+                       void *const *b, int row, int rows)
+{
+    const struct index *s = t->shape;
+    size_t r = (size_t)row;
+
+    op->select(q, &(struct select_args){
+                      .q = (float *)b[0] + r * (size_t)(s->heads * s->dim),
+                      .wt = (float *)b[1] + r * (size_t)s->heads,
+                      .keys = view_of(s->codec, s->dim, s->cap, b[2]),
+                      .info = (struct row_info *)b[3] + row,
+                      .cand_in = s->cand == 2 ? (int32_t *)b[4] + r * (size_t)s->blocks : NULL,
+                      .cand_out = s->cand == 1 ? (int32_t *)b[4] + r * (size_t)s->blocks : NULL,
+                      .sel = (int32_t *)b[5] + r * (size_t)s->topk,
+                      .scratch = b[6],
+                      .rows = rows,
+                      .heads = s->heads,
+                      .dim = s->dim,
+                      .ratio = s->ratio,
+                      .topk = s->topk,
+                      .blocks = s->blocks,
+                      .block = s->block,
+                      .scale = 0.0625f });
+}
+
+/* Blocks as a candidate layer leaves them: ascending, the newest last, or all of them. */
+static void fill_candidates(struct lab *l, const struct index *s, const struct row_info *info,
+                            int rows, int32_t *cand)
+{
+    for (int r = 0; r < rows; r++) {
+        int n = (info[r].pos + 1) / s->ratio, all = (n + s->block - 1) / s->block, at = 0;
+        int32_t *c = cand + r * s->blocks;
+
+        for (int b = 0; b < all && at < s->blocks; b++) {
+            int left = all - b, room = s->blocks - at;
+
+            if (left <= room || lab_below(l, left) < room || b == all - 1)
+                c[at++] = b;
+        }
+        if (at == s->blocks && all > 0)
+            c[at - 1] = all - 1;
+        while (at < s->blocks)
+            c[at++] = -1;
+    }
+}
+
+static void select_rows(struct lab *l)
+{
+    static const struct index shapes[] = {
+        { CODEC_F32, 4, 128, 1, 32, 16, 8, 700, 800, 0, 1 },
+        { CODEC_QI, 4, 128, 2, 32, 16, 8, 900, 500, 1, 2 },
+        { CODEC_QI, 64, 128, 1, 512, 16, 64, 3000, 3100, 1, 2 },
+        { CODEC_QI, 4, 128, 1, 32, 16, 8, 900, 1000, 2, 2 },
+        { CODEC_F32, 3, 16, 4, 5, 3, 4, 60, 40, 1, 1 },
+        { CODEC_F32, 1, 16, 1, 8, 4, 2, 40, 64, 0, 0 },
+        { CODEC_F32, 2, 32, 1, 16, 4, 2, 300, 400, 1, 0 },
+        { CODEC_QI, 8, 512, 1, 7, 5, 16, 260, 300, 2, 3 },
+        { CODEC_QI, 4, 128, 2, 512, 0, 0, 40, 100, 0, 2 },
+    };
+
+    lab_begin(l, "select");
+    for (int i = 0; i < COUNT(shapes); i++) {
+        const struct index *s = &shapes[i];
+        int rows = i == 0 ? 37 : LAB_ROWS, *pos = malloc(sizeof(int) * 64);
+        size_t cand = (size_t)(s->blocks ? s->blocks : 1);
+        struct row_info *info;
+        struct trial t;
+        int32_t *c;
+        float *x, by = s->by > 0 ? s->by : 1;
+
+        for (int r = 0; r < rows; r++)
+            pos[r] = r < 3 ? r * s->ratio : s->pos - 5 * r;
+        trial_begin(&t, l, run_select, s, rows, "codec %d dim %d topk %d blocks %d cand %d",
+                    s->codec, s->dim, s->topk, s->blocks, s->cand);
+        x = trial_in(&t, (size_t)(rows * s->heads * s->dim), by);
+        if (s->by == 0) /* scores of few different values, of both zeros too: all ties */
+            for (int k = 0; k < rows * s->heads * s->dim; k++)
+                x[k] = k % 5 ? 0 : -1;
+        trial_in(&t, (size_t)(rows * s->heads), 1);
+        stored_rows(&t, s->codec, s->dim, s->cap, 2, s->pos / s->ratio + 1, by);
+        info = trial_info(&t, pos, 2);
+        c = trial_buf(&t, s->cand == 1 ? BUF_OUT : BUF_IN, BUF_BYTES,
+                      cand * (size_t)rows * sizeof(int32_t), cand * sizeof(int32_t), 0);
+        if (s->cand == 2)
+            fill_candidates(l, s, info, rows, c);
+        trial_buf(&t, BUF_OUT, BUF_BYTES, (size_t)(s->topk * rows) * sizeof(int32_t),
+                  (size_t)s->topk * sizeof(int32_t), 0);
+        trial_scratch(&t, (size_t)l->dev->workers * (size_t)s->cap * sizeof(float));
+        if (s->by == 0) {
+            float *keys = t.buf[2].host;
+
+            for (int k = 0; k < s->cap * 2 * s->dim; k++)
+                keys[k] = (float)(lab_below(l, 3) - 1);
+        }
+        lab_run(&t);
+        free(pos);
+    }
+    lab_end(l);
+}
+
+struct look {
+    enum codec win, more;
+    int heads, dim, span, topk, block, pos, floor;
+    enum attend_span mode;
+    enum round round;
+};
+
+static void run_attend(const struct trial *t, const struct op_table *op, struct queue *q,
+                       void *const *b, int row, int rows)
+{
+    const struct look *s = t->shape;
+    size_t r = (size_t)row, width = (size_t)(s->heads * s->dim);
+
+    op->attend(q, &(struct attend_args){
+                      .q = (float *)b[0] + r * width,
+                      .sink = b[1],
+                      .win = view_of(s->win, s->dim, s->span + s->block + LAB_ROWS, b[2]),
+                      .more = s->topk ? view_of(s->more, s->dim, s->topk * 2, b[3])
+                                      : (struct state_view){ 0 },
+                      .head = s->floor ? b[4] : NULL,
+                      .info = (struct row_info *)b[5] + row,
+                      .sel = (int32_t *)b[6] + r * (size_t)s->topk,
+                      .o = (float *)b[7] + r * width,
+                      .scratch = b[8],
+                      .rows = rows,
+                      .heads = s->heads,
+                      .dim = s->dim,
+                      .span = s->span,
+                      .topk = s->topk,
+                      .block = s->block,
+                      .mode = s->mode,
+                      .scale = 1.0f / sqrtf((float)s->dim),
+                      .round = s->round });
+}
+
+static void attend(struct lab *l)
+{
+    static const struct look shapes[] = {
+        { CODEC_F32, CODEC_F32, 1, 16, 4, 3, 0, 100, 0, ATTEND_CAUSAL, ROUND_NONE },
+        { CODEC_QW, CODEC_QC, 4, 128, 64, 32, 0, 500, 0, ATTEND_CAUSAL, ROUND_NONE },
+        { CODEC_QW, CODEC_QC, 4, 128, 64, 32, 0, 500, 0, ATTEND_CAUSAL, ROUND_BF16 },
+        { CODEC_QW, CODEC_QC, 33, 512, 128, 512, 0, 2000, 0, ATTEND_CAUSAL, ROUND_NONE },
+        { CODEC_QW, CODEC_QC, 5, 512, 128, 0, 0, 40, 0, ATTEND_CAUSAL, ROUND_BF16 },
+        { CODEC_QW, CODEC_QC, 4, 128, 64, 0, 5, 300, 250, ATTEND_BLOCK, ROUND_BF16 },
+        { CODEC_F32, CODEC_F32, 3, 320, 20, 0, 4, 10, 2, ATTEND_BLOCK, ROUND_NONE },
+        { CODEC_F32, CODEC_F32, 2, 1024, 9, 6, 0, 64, 0, ATTEND_CAUSAL, ROUND_NONE },
+    };
+
+    lab_begin(l, "attend");
+    for (int i = 0; i < COUNT(shapes); i++) {
+        const struct look *s = &shapes[i];
+        int cap = s->span + s->block + LAB_ROWS, pos[LAB_ROWS], keys = s->span + s->block + s->topk;
+        size_t width = (size_t)(s->heads * s->dim);
+        struct slot_head *head;
+        struct row_info *info;
+        struct trial t;
+        int32_t *sel;
+
+        trial_begin(&t, l, run_attend, s, LAB_ROWS,
+                    "%d heads of %d, span %d topk %d mode %d round %d", s->heads, s->dim, s->span,
+                    s->topk, s->mode, s->round);
+        for (int r = 0; r < LAB_ROWS; r++)
+            pos[r] = s->pos + r;
+        trial_in(&t, width * LAB_ROWS, 2);
+        trial_in(&t, (size_t)s->heads, 3);
+        stored_rows(&t, s->win, s->dim, cap, 2, cap, 2);
+        stored_rows(&t, s->more, s->dim, s->topk * 2 + 1, 2, s->topk * 2, 2);
+        head = trial_buf(&t, BUF_IN, BUF_BYTES, sizeof(*head) * 2, 0, 0);
+        head[0].floor = head[1].floor = s->floor;
+        info = trial_info(&t, pos, s->mode == ATTEND_CAUSAL ? 1 + i % 2 : 1);
+        if (s->mode == ATTEND_BLOCK) {
+            t.alone = false; /* a row reads where its slot's first row stands */
+            for (int r = 0; r < LAB_ROWS; r++)
+                info[r].first = r / 5 * 5;
+        }
+        sel =
+            trial_buf(&t, BUF_IN, BUF_BYTES, (size_t)(s->topk * LAB_ROWS + 1) * sizeof(*sel), 0, 0);
+        for (int r = 0; r < LAB_ROWS; r++)
+            for (int k = 0; k < s->topk; k++)
+                sel[r * s->topk + k] = k < s->topk - r ? k + lab_below(l, 2) * (k % 2) : -1;
+        trial_out(&t, width, s->round ? 0x1p-7 : 2e-6 * (1 + log2(keys)));
+        trial_scratch(&t, sizeof(float) * (size_t)l->dev->workers *
+                              attend_scratch(s->dim, s->span, s->block, s->topk));
+        lab_run(&t);
+    }
+    lab_end(l);
+}
+
+struct plain {
+    int heads, kv_heads, dim, pos;
+    enum round round;
+};
+
+static void run_gqa(const struct trial *t, const struct op_table *op, struct queue *q,
+                    void *const *b, int row, int rows)
+{
+    const struct plain *s = t->shape;
+    size_t at = (size_t)row * (size_t)(s->heads * s->dim);
+    int cap = s->pos + LAB_ROWS + 1, cols = s->kv_heads * s->dim;
+
+    op->attend_gqa(q, &(struct attend_gqa_args){ .q = (float *)b[0] + at,
+                                                 .k = view_of(CODEC_F32, cols, cap, b[1]),
+                                                 .v = view_of(CODEC_F32, cols, cap, b[2]),
+                                                 .info = (struct row_info *)b[3] + row,
+                                                 .o = (float *)b[4] + at,
+                                                 .scratch = b[5],
+                                                 .rows = rows,
+                                                 .heads = s->heads,
+                                                 .kv_heads = s->kv_heads,
+                                                 .dim = s->dim,
+                                                 .scale = 1.0f / sqrtf((float)s->dim),
+                                                 .round = s->round });
+}
+
+static void attend_gqa(struct lab *l)
+{
+    static const struct plain shapes[] = { { 1, 1, 2, 0, ROUND_NONE },
+                                           { 8, 2, 64, 90, ROUND_NONE },
+                                           { 6, 3, 128, 300, ROUND_BF16 },
+                                           { 4, 4, 200, 33, ROUND_NONE },
+                                           { 2, 1, 512, 50, ROUND_NONE } };
+
+    lab_begin(l, "attend_gqa");
+    for (int i = 0; i < COUNT(shapes); i++) {
+        const struct plain *s = &shapes[i];
+        int pos[LAB_ROWS], cap = s->pos + LAB_ROWS + 1, cols = s->kv_heads * s->dim;
+        struct trial t;
+
+        for (int r = 0; r < LAB_ROWS; r++)
+            pos[r] = s->pos + r;
+        trial_begin(&t, l, run_gqa, s, LAB_ROWS, "%d on %d heads of %d round %d", s->heads,
+                    s->kv_heads, s->dim, s->round);
+        trial_in(&t, (size_t)(s->heads * s->dim * LAB_ROWS), 2);
+        trial_in(&t, (size_t)(2 * cap * cols), 2);
+        trial_in(&t, (size_t)(2 * cap * cols), 2);
+        trial_info(&t, pos, 2);
+        trial_out(&t, (size_t)(s->heads * s->dim), s->round ? 0x1p-7 : 1e-5);
+        trial_scratch(&t, sizeof(float) * (size_t)(l->dev->workers * cap));
+        lab_run(&t);
+    }
+    lab_end(l);
+}
+
+void ops_attend(struct lab *l)
+{
+    select_rows(l);
+    attend(l);
+    attend_gqa(l);
+}

@@ -1,0 +1,189 @@
+/* The router's choice and the experts against the reference. */
+#include "tests/device/lab.h"
+
+struct router {
+    int experts, k, norm;
+    bool ties;
+};
+
+static void run_route(const struct trial *t, const struct op_table *op, struct queue *q,
+                      void *const *b, int row, int rows)
+{
+    const struct router *s = t->shape;
+    size_t r = (size_t)row;
+
+    op->route(q, &(struct route_args){ .logit = (float *)b[0] + r * (size_t)s->experts,
+                                       .bias = b[1],
+                                       .id = (int32_t *)b[2] + r * (size_t)s->k,
+                                       .weight = (float *)b[3] + r * (size_t)s->k,
+                                       .rows = rows,
+                                       .experts = s->experts,
+                                       .k = s->k,
+                                       .norm = s->norm,
+                                       .scale = 2.5f,
+                                       .temp = 1 });
+}
+
+static void route(struct lab *l)
+{
+    static const struct router shapes[] = { { 6, 3, 1, false },   { 4, 2, 0, false },
+                                            { 384, 6, 1, false }, { 1024, 8, 1, false },
+                                            { 40, 40, 1, false }, { 1, 1, 1, false },
+                                            { 64, 7, 1, true },   { 33, 5, 0, true } };
+
+    lab_begin(l, "route");
+    for (int i = 0; i < COUNT(shapes); i++) {
+        const struct router *s = &shapes[i];
+        struct trial t;
+        float *logit, *bias;
+
+        trial_begin(&t, l, run_route, s, 80, "%d of %d experts norm %d ties %d", s->k, s->experts,
+                    s->norm, s->ties);
+        logit = trial_in(&t, (size_t)(80 * s->experts), 12);
+        bias = trial_in(&t, (size_t)s->experts, 0.5f);
+        for (int k = 0; s->ties && k < 80 * s->experts; k++)
+            logit[k] = (float)lab_below(l, 3);
+        for (int k = 0; s->ties && k < s->experts; k++)
+            bias[k] = 0;
+        logit[0] = 25; /* beyond where softplus is the identity */
+        trial_buf(&t, BUF_OUT, BUF_BYTES, sizeof(int32_t) * (size_t)(80 * s->k),
+                  sizeof(int32_t) * (size_t)s->k, 0);
+        trial_out(&t, (size_t)s->k, 1e-6);
+        lab_run(&t);
+    }
+    lab_end(l);
+}
+
+struct expert_shape {
+    int experts, k, dim, inter, shared; /* shared: inter of the shared expert, 0: none */
+    enum dtype dtype;
+    enum round round;
+    int rows;
+    int crowd; /* rows that choose the same experts */
+};
+
+static void run_moe(const struct trial *t, const struct op_table *op, struct queue *q,
+                    void *const *b, int row, int rows)
+{
+    const struct expert_shape *s = t->shape;
+    const struct mat *w = b[1];
+    size_t r = (size_t)row, n = (size_t)s->experts;
+
+    op->moe(q, &(struct moe_args){ .w1 = w,
+                                   .w3 = w + n,
+                                   .w2 = w + 2 * n,
+                                   .s1 = s->shared ? w + 3 * n : NULL,
+                                   .s3 = s->shared ? w + 3 * n + 1 : NULL,
+                                   .s2 = s->shared ? w + 3 * n + 2 : NULL,
+                                   .x = (float *)b[2] + r * (size_t)s->dim,
+                                   .weight = (float *)b[4] + r * (size_t)s->k,
+                                   .id = (int32_t *)b[3] + r * (size_t)s->k,
+                                   .y = (float *)b[5] + r * (size_t)s->dim,
+                                   .scratch = b[6],
+                                   .rows = rows,
+                                   .experts = s->experts,
+                                   .k = s->k,
+                                   .dim = s->dim,
+                                   .inter = s->inter > s->shared ? s->inter : s->shared,
+                                   .limit = 10,
+                                   .round = s->round });
+}
+
+/* All matrices in one blob and the structs that describe them in another buffer. */
+static void fill_mats(struct trial *t, const struct expert_shape *s)
+{
+    int n = s->experts, total = 3 * n + 3;
+    size_t bytes = 0, at = 0;
+    struct mat *m;
+    char *blob;
+
+    for (int pass = 0; pass < 2; pass++) {
+        if (pass) {
+            blob = trial_buf(t, BUF_IN, BUF_BYTES, bytes, 0, 0);
+            m = trial_buf(t, BUF_MATS, BUF_BYTES, sizeof(*m) * (size_t)total, 0, 0);
+            t->buf[t->bufs - 1].blob = t->bufs - 2;
+        }
+        for (int i = 0; i < total; i++) {
+            int shared = i >= 3 * n, down = shared ? i == 3 * n + 2 : i >= 2 * n;
+            /* shares of the width differ by a row from expert to expert */
+            int inter =
+                shared ? (s->shared ? s->shared : 1) : s->inter - (i % n % 2 && s->inter > 1);
+            int rows = down ? s->dim : inter, cols = down ? inter : s->dim;
+            size_t len = (mat_bytes(rows, cols, s->dtype) + MAT_ALIGN - 1) / MAT_ALIGN * MAT_ALIGN;
+
+            if (!pass) {
+                bytes += len;
+                continue;
+            }
+            m[i] = (struct mat){ .data = blob + at, .dtype = s->dtype, .rows = rows, .cols = cols };
+            for (size_t k = 0; k < mat_bytes(rows, cols, s->dtype) / dtype_bytes(s->dtype); k++) {
+                size_t tile = k / (MAT_TILE * (size_t)cols);
+                float v = (int)(tile * MAT_TILE + k % MAT_TILE) < rows ? lab_uniform(t->lab) : 0;
+
+                if (s->dtype == DTYPE_F32)
+                    ((float *)(blob + at))[k] = v;
+                else
+                    ((uint16_t *)(blob + at))[k] =
+                        s->dtype == DTYPE_F16 ? f16_from_f32(v) : bf16_from_f32(v);
+            }
+            at += len;
+        }
+    }
+}
+
+static void fill_choices(struct lab *l, const struct expert_shape *s, int32_t *id)
+{
+    for (int r = 0; r < s->rows; r++)
+        for (int i = 0; i < s->k; i++) {
+            int32_t *c = id + r * s->k;
+
+            if (r % s->crowd) {
+                c[i] = c[i - s->k];
+                continue;
+            }
+            /* ascending, some missing here */
+            c[i] = i * s->experts / s->k + lab_below(l, s->experts / s->k);
+            if (lab_below(l, 9) == 0)
+                c[i] = -1;
+        }
+}
+
+static void moe(struct lab *l)
+{
+    static const struct expert_shape shapes[] = {
+        { 6, 3, 256, 128, 128, DTYPE_BF16, ROUND_BF16, 16, 1 },
+        { 6, 3, 256, 128, 128, DTYPE_F32, ROUND_NONE, 16, 3 },
+        { 20, 6, 129, 37, 50, DTYPE_F16, ROUND_NONE, 16, 2 },
+        { 4, 2, 64, 1, 0, DTYPE_BF16, ROUND_NONE, 16, 16 },
+        { 8, 8, 48, 33, 20, DTYPE_F32, ROUND_BF16, 70, 7 },
+        { 2, 1, 40, 300, 0, DTYPE_BF16, ROUND_NONE, 257, 257 },
+    };
+
+    lab_begin(l, "moe");
+    for (int i = 0; i < COUNT(shapes); i++) {
+        const struct expert_shape *s = &shapes[i];
+        int inter = s->inter > s->shared ? s->inter : s->shared;
+        struct trial t;
+        int32_t *id;
+
+        trial_begin(&t, l, run_moe, s, s->rows,
+                    "%d of %d experts, %d x %d shared %d type %d round %d", s->k, s->experts,
+                    s->dim, s->inter, s->shared, s->dtype, s->round);
+        fill_mats(&t, s);
+        trial_in(&t, (size_t)(s->rows * s->dim), 0.2f);
+        id = trial_buf(&t, BUF_IN, BUF_BYTES, sizeof(*id) * (size_t)(s->rows * s->k), 0, 0);
+        fill_choices(l, s, id);
+        trial_in(&t, (size_t)(s->rows * s->k), 1);
+        /* hidden values that round to another bf16 move a sum by a weight's share of 2^-8 */
+        trial_out(&t, (size_t)s->dim, s->round ? 2e-2 : 2e-6 * sqrt(s->dim) * 8);
+        trial_scratch(&t, sizeof(float) * (size_t)(s->rows * (s->k + 1) * 2 * inter));
+        lab_run(&t);
+    }
+    lab_end(l);
+}
+
+void ops_experts(struct lab *l)
+{
+    route(l);
+    moe(l);
+}

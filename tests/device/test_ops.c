@@ -1,0 +1,33 @@
+/* Every op of the CUDA backend against the reference: see lab.h.
+ *
+ *   ops [-q] [part]     -q leaves out the runs of fewer rows
+ */
+#include "tests/device/lab.h"
+#include "tests/device/parts.h"
+
+int ops_main(int argc, char **argv)
+{
+    static const struct {
+        const char *name;
+        void (*run)(struct lab *l);
+    } parts[] = { { "window", ops_window }, { "dense", ops_dense },   { "hyper", ops_hyper },
+                  { "state", ops_state },   { "attend", ops_attend }, { "experts", ops_experts },
+                  { "pick", ops_pick },     { "offer", ops_offer } };
+    struct lab l;
+    int r = lab_open(&l);
+
+    if (r != 0)
+        return r;
+    if (argc > 1 && strcmp(argv[1], "-q") == 0) {
+        l.quick = true;
+        argc--;
+        argv++;
+    }
+    for (int i = 0; i < COUNT(parts); i++)
+        if (argc < 2 || strcmp(argv[1], parts[i].name) == 0)
+            parts[i].run(&l);
+    printf("ops: %d failures\n", l.failures);
+    r = l.failures != 0;
+    lab_close(&l);
+    return r;
+}

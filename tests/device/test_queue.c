@@ -1,0 +1,292 @@
+/* The queue of the CUDA backend: copies whose source is gone, errors that stay until the wait, what
+ * kernels find, captured windows. */
+#include "tests/device/lab.h"
+
+#include <errno.h>
+
+#include "kernels/exchange.h"
+#include "tests/device/parts.h"
+
+static struct lab lab;
+
+#define CHECK(c)                                                                                   \
+    do {                                                                                           \
+        if (!(c))                                                                                  \
+            lab_fail(&lab, "line %d: %s", __LINE__, #c);                                           \
+    } while (0)
+
+static const struct backend_ops *b;
+static struct device *d;
+static struct queue *q;
+
+static void *take(size_t bytes)
+{
+    void *p = NULL;
+
+    CHECK(b->alloc(d, bytes, &p) == 0);
+    return p;
+}
+
+static void put_stack(void *dst, int32_t v)
+{
+    b->put(q, dst, &v, sizeof(v));
+}
+
+static void memory(void)
+{
+    char *p = take(1000), *empty = take(0), back[1000], *large;
+    const void *w;
+    void *no = p;
+
+    b->get(q, back, p, sizeof(back));
+    CHECK(b->wait(q) == 0);
+    for (size_t i = 0; i < sizeof(back); i++)
+        CHECK(back[i] == 0);
+    CHECK((uintptr_t)p % 256 == 0);
+    if (!lab.quick)
+        CHECK(b->alloc(d, (size_t)1 << 60, &no) == -ENOMEM && no == p);
+
+    large = malloc(37 << 20);
+    for (size_t i = 0; i < (37 << 20); i++)
+        large[i] = (char)(i * 7 >> 3);
+    CHECK(b->weights(d, large, 37 << 20, &w) == 0);
+    memset(back, 0, sizeof(back));
+    b->get(q, back, (const char *)w + (20 << 20) + 5, sizeof(back));
+    CHECK(b->wait(q) == 0 && memcmp(back, large + (20 << 20) + 5, sizeof(back)) == 0);
+    b->unweights(d, w);
+    free(large);
+    b->free(d, p);
+    b->free(d, empty);
+    b->free(d, NULL);
+}
+
+/* Sources on the stack, more than the ring holds, and sizes that go directly. */
+static void copies(void)
+{
+    int n = 200000;
+    int32_t *p = take(sizeof(int32_t) * (size_t)n), *back = calloc((size_t)n, sizeof(*back));
+    int wrong = 0;
+
+    for (int i = 0; i < 1000; i++)
+        put_stack(p + i, i * 3);
+    for (int i = 0; i < 1000; i++)
+        b->get(q, back + i, p + i, sizeof(*back));
+    CHECK(b->wait(q) == 0);
+    for (int i = 0; i < 1000; i++)
+        wrong += back[i] != i * 3;
+    CHECK(wrong == 0);
+    for (int round = 0; round < 40; round++) {
+        int32_t *from = malloc(sizeof(*from) * (size_t)n);
+        int len = 1 + (round * 40503 + 7) % n;
+
+        for (int i = 0; i < len; i++)
+            from[i] = i ^ round;
+        b->put(q, p, from, sizeof(*from) * (size_t)len);
+        memset(from, 0xee, sizeof(*from) * (size_t)len);
+        free(from);
+        b->get(q, back, p, sizeof(*back) * (size_t)len);
+        if (round % 3 == 0) {
+            CHECK(b->wait(q) == 0);
+            for (int i = 0; i < len; i++)
+                wrong += back[i] != (i ^ round);
+        }
+    }
+    CHECK(b->wait(q) == 0 && wrong == 0);
+    free(back);
+    b->free(d, p);
+}
+
+static void sticky(void)
+{
+    float *x = take(64), *y = take(64), back[16];
+    struct add_args add = { .x = x, .y = y, .rows = 1, .cols = 16 };
+    struct mat odd = { .data = x, .dtype = DTYPE_F32, .rows = 5, .cols = 3 };
+    float ones[16];
+
+    for (int i = 0; i < 16; i++)
+        ones[i] = 1;
+    b->put(q, x, ones, sizeof(ones));
+    b->op->matmul(q, &(struct matmul_args){ .w = &odd, .x = x, .y = y, .rows = 1, .groups = 2 });
+    b->op->add(q, &add); /* ignored */
+    b->put(q, y, ones, sizeof(ones));
+    CHECK(b->wait(q) == -EINVAL);
+    CHECK(b->wait(q) == 0);
+    b->op->add(q, &add);
+    b->get(q, back, y, sizeof(back));
+    CHECK(b->wait(q) == 0 && back[0] == 1 && back[15] == 1);
+    b->free(d, x);
+    b->free(d, y);
+}
+
+/* What only a kernel can see: the first bad row is named, nothing is written, nothing is committed.
+ */
+static void found(void)
+{
+    struct row_info info[20], *d_info = take(sizeof(info));
+    struct segment seg = { 1, 0, 3, 0 }, *d_seg = take(sizeof(seg));
+    struct slot_head head[SLOTS_MAX] = { { .pos = 5 }, { .pos = 50, .next = 9 } };
+    struct slot_head *d_head = take(sizeof(head)), after[SLOTS_MAX];
+    struct sampler sampler[SLOTS_MAX] = { { .temperature = 0 } },
+                   *d_sampler = take(sizeof(sampler));
+    struct candidate best[20], *d_best = take(sizeof(best));
+    int32_t *ints = take(sizeof(int32_t) * 128), ok[2];
+    float *y = take(sizeof(float) * 20 * 8), *rows = take(sizeof(float) * 10 * 8), back[160];
+    void *scratch = take(choose_scratch(100) * (size_t)d->workers);
+    struct table t = { rows, DTYPE_F32, 10, 8 };
+    struct commit_args commit = {
+        .seg = d_seg, .n_ok = ints, .next = ints + 8, .head = d_head, .segs = 1
+    };
+    struct accept_args accept = { .seg = d_seg,
+                                  .tok = ints + 16,
+                                  .choice = ints + 48,
+                                  .n_ok = ints,
+                                  .next = ints + 8,
+                                  .segs = 1 };
+    struct choose_args choose = { .best = d_best,
+                                  .sampler = d_sampler,
+                                  .info = d_info,
+                                  .choice = ints + 48,
+                                  .scratch = scratch,
+                                  .width = { 100 },
+                                  .ranks = 1,
+                                  .rows = 20 };
+
+    for (int r = 0; r < 20; r++) {
+        info[r] = (struct row_info){ .slot = r % 2,
+                                     .pos = 100 + r,
+                                     .tok = r == 7 || r == 13 ? 10 : r % 10 };
+        best[r] = (struct candidate){ r == 11 || r == 18 ? NAN : 1, r == 11 || r == 18 ? -1 : r };
+    }
+    b->put(q, d_info, info, sizeof(info));
+    b->put(q, d_seg, &seg, sizeof(seg));
+    b->put(q, d_head, head, sizeof(head));
+    b->put(q, d_sampler, sampler, sizeof(sampler));
+    b->put(q, d_best, best, sizeof(best));
+    b->op->embed(
+        q, &(struct embed_args){ .table = &t, .info = d_info, .y = y, .rows = 20, .copies = 1 });
+    CHECK(b->wait(q) == -EINVAL);
+    b->op->embed(
+        q, &(struct embed_args){ .table = &t, .info = d_info, .y = y, .rows = 7, .copies = 1 });
+    b->get(q, back, y, sizeof(back));
+    CHECK(b->wait(q) == 0);
+
+    /* a row without a finite logit: slot, row and position are in the line; no commit */
+    b->op->choose(q, &choose);
+    b->op->accept(q, &accept);
+    ok[0] = 3;
+    b->put(q, ints, ok, sizeof(int32_t));
+    b->op->commit(q, &commit);
+    b->get(q, after, d_head, sizeof(after));
+    CHECK(b->wait(q) == -EBADMSG);
+    CHECK(memcmp(after, head, sizeof(head)) == 0);
+    /* the next round is not disturbed */
+    choose.rows = 11;
+    b->op->choose(q, &choose);
+    b->op->commit(q, &commit);
+    b->get(q, after, d_head, sizeof(after));
+    CHECK(b->wait(q) == 0 && after[1].pos == 53);
+    b->free(d, d_info), b->free(d, d_seg), b->free(d, d_head), b->free(d, d_sampler);
+    b->free(d, d_best), b->free(d, ints), b->free(d, y), b->free(d, rows), b->free(d, scratch);
+}
+
+/* A captured sequence: puts are read again at each launch, gets arrive by the wait, and what lies
+ * in device memory may change between launches. */
+static void graphs(void)
+{
+    float *x = take(64), *y = take(64), in[16], out[16], other[16];
+    struct add_args add = { .x = x, .y = y, .rows = 1, .cols = 16 };
+    struct graph *g = NULL, *second = NULL;
+    struct mat odd = { .data = x, .dtype = DTYPE_F32, .rows = 5, .cols = 3 };
+
+    CHECK(b->graph_end(q, &g) == -EINVAL);
+    CHECK(b->graph_begin(q) == 0);
+    CHECK(b->graph_begin(q) == -EINVAL);
+    b->put(q, x, in, sizeof(in));
+    b->op->add(q, &add);
+    b->get(q, out, y, sizeof(out));
+    CHECK(b->graph_end(q, &g) == 0);
+    memset(out, 0, sizeof(out));
+    for (int round = 1; round <= 3; round++) {
+        for (int i = 0; i < 16; i++)
+            in[i] = (float)(round * 100 + i);
+        b->graph_launch(q, g);
+        memset(in, 0, sizeof(in)); /* a launch has read it */
+    }
+    CHECK(b->wait(q) == 0);
+    CHECK(out[0] == 600 && out[15] == 645);
+    for (int i = 0; i < 16; i++)
+        other[i] = 1000;
+    b->put(q, y, other, sizeof(other));
+    b->graph_launch(q, g);
+    CHECK(b->wait(q) == 0 && out[3] == 1000);
+
+    /* errors inside end the capture and leave the queue usable */
+    CHECK(b->graph_begin(q) == 0);
+    b->op->matmul(q, &(struct matmul_args){ .w = &odd, .x = x, .y = y, .rows = 1, .groups = 2 });
+    CHECK(b->graph_end(q, &second) == -EINVAL);
+    CHECK(b->wait(q) == 0);
+    CHECK(b->graph_begin(q) == 0);
+    CHECK(b->wait(q) == -EINVAL); /* no wait inside */
+    CHECK(b->graph_end(q, &second) == 0);
+    b->graph_close(second);
+    CHECK(b->graph_begin(q) == 0);
+    for (int i = 0; i < 2000; i++)
+        b->put(q, x, in, sizeof(in));
+    CHECK(b->graph_end(q, &second) == -EINVAL); /* more copies than a graph has room for */
+    b->graph_launch(q, g);
+    CHECK(b->wait(q) == 0);
+    b->graph_close(g);
+    b->graph_close(NULL);
+    b->free(d, x), b->free(d, y);
+}
+
+static void exchange_alone(void)
+{
+    int n = 5000;
+    float *x = take(sizeof(float) * (size_t)n), *y = take(sizeof(float) * (size_t)n);
+    float *in = malloc(sizeof(float) * (size_t)n), *want = malloc(sizeof(float) * (size_t)n);
+    float *out = malloc(sizeof(float) * (size_t)n);
+    const void *part[1];
+    uint16_t *wire = malloc(sizeof(uint16_t) * (size_t)n);
+
+    for (int i = 0; i < n; i++)
+        in[i] = lab_uniform(&lab) * ldexpf(1, i % 60 - 30);
+    in[7] = NAN, in[8] = INFINITY, in[9] = -0.0f;
+    exchange_stage(EXCHANGE_BF16, wire, in, (size_t)n);
+    part[0] = wire;
+    exchange_add(EXCHANGE_BF16, part, 1, want, (size_t)n);
+    b->put(q, x, in, sizeof(float) * (size_t)n);
+    exchange_round(q, EXCHANGE_BF16, x, (size_t)n);
+    exchange_copy(q, y, x, sizeof(float) * (size_t)n);
+    b->get(q, out, y, sizeof(float) * (size_t)n);
+    CHECK(b->wait(q) == 0 && memcmp(out, want, sizeof(float) * (size_t)n) == 0);
+    b->free(d, x), b->free(d, y);
+    free(in), free(want), free(out), free(wire);
+}
+
+int queue_main(int argc, char **argv)
+{
+    static const struct {
+        const char *name;
+        void (*run)(void);
+    } parts[] = { { "memory", memory }, { "copies", copies }, { "sticky", sticky },
+                  { "found", found },   { "graphs", graphs }, { "exchange", exchange_alone } };
+    int r = lab_open(&lab);
+
+    if (r != 0)
+        return r;
+    lab.quick = argc > 1 && strcmp(argv[1], "-q") == 0; /* no call that a checker would report */
+    d = lab.dev;
+    b = d->ops;
+    q = lab.q;
+    for (int i = 0; i < COUNT(parts); i++) {
+        lab_begin(&lab, parts[i].name);
+        parts[i].run();
+        printf("queue %s done\n", parts[i].name);
+        fflush(stdout);
+    }
+    printf("queue: %d failures\n", lab.failures);
+    r = lab.failures != 0;
+    lab_close(&lab);
+    return r;
+}
