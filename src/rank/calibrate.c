@@ -12,7 +12,7 @@
 #include <string.h>
 
 #define WARM_CYCLES 1
-#define CYCLES 5
+#define CYCLES 9
 #define PROMPT_MAX 128
 
 static const char text[] = "The old lighthouse keeper climbed the stairs every evening, counting "

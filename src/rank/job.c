@@ -4,6 +4,7 @@
 #include "src/base/clock.h"
 #include "src/base/log.h"
 #include "src/rank/calibrate.h"
+#include "src/rank/costs.h"
 #include "src/rank/follow.h"
 
 #include <errno.h>
@@ -36,7 +37,17 @@ static int calibrate(struct lead *l)
 
     if (r->k->cfg.depth != CONFIG_AUTO || r->k->drafter->block == 0 || r->k->bounds.window_max == 1)
         return 0;
-    err = calibrate_run(r, &costs);
+    if (r->k->costs.rows > 0) {
+        log_info("costs: from %s", r->k->cfg.costs);
+        lead_costs(l, &r->k->costs);
+        return 0;
+    }
+    err = costs_find(r->k, &costs);
+    if (err == 1) {
+        err = calibrate_run(r, &costs);
+        if (err == 0)
+            costs_keep(r->k, &costs);
+    }
     if (err == 0)
         lead_costs(l, &costs);
     return job_code(l, err);

@@ -11,6 +11,7 @@
 #include "src/model/resident.h"
 #include "src/model/row_store.h"
 #include "src/model/tokenizer.h"
+#include "src/rank/costs.h"
 #include "src/transport/comm.h"
 #include "src/verify/accept.h"
 
@@ -174,6 +175,8 @@ int rank_load(const struct config *cfg, struct drain *drain, struct rank *k)
     }
     if (r == 0)
         r = load_drafter(k);
+    if (r == 0 && k->cfg.rank == 0 && strcmp(k->cfg.costs, "auto") != 0)
+        r = costs_read(k->cfg.costs, &k->costs);
     if (r == 0) {
         step = STEP_DEVICE;
         r = plan_memory(k);

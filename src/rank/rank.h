@@ -11,6 +11,7 @@
 #define TANDEM_RANK_RANK_H
 
 #include "src/base/config.h"
+#include "src/draft/depth.h"
 #include "src/model/exec.h"
 #include "src/rank/clocks.h"
 #include "src/rank/control.h"
@@ -53,6 +54,7 @@ struct rank {
     int32_t end[RANK_ENDS_MAX]; /* end tokens of config.json and generation_config.json */
     int ends;
     struct plan_bounds bounds;
+    struct cost_table costs;   /* of the file that the setting `costs` names; else without rows */
     struct memory_plan memory; /* scratch is known at the end of join */
 
     /* join */

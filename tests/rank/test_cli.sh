@@ -232,6 +232,25 @@ wait $asked
 same 'scores that a signal cut short are no success' 1 $?
 same 'and say so' 1 "$(grep -c "error: score: interrupted after $(wc -l <"$WORK/scores") of $(wc -w <"$WORK/long") positions" "$WORK/err")"
 
+# Prices: measured once, kept, read again; a file that the setting names must be there and be one.
+priced=("${G[@]}" --prompt a --max-tokens 4 --set context=500 --set "cache=$WORK/priced")
+expect 0 'costs: kept in' "${priced[@]}"
+kept=$(echo "$WORK"/priced/costs-*.json)
+expect 0 'costs: measured by an earlier start' "${priced[@]}"
+same 'nothing is measured then' 0 "$(grep -c 'costs: windows' "$WORK/err")"
+expect 0 'costs: kept in' "${priced[@]}" --set context=600
+expect 0 "costs: from $kept" "${priced[@]}" --set "costs=$kept"
+expect 66 "$WORK/none.json" "${priced[@]}" --set "costs=$WORK/none.json"
+expect 66 "$WORK/none.json" "${priced[@]}" --set depth=2 --set "costs=$WORK/none.json"
+for bad in '' '{' '[1]' '{"window_us":[1]}' '{"window_us":[1,2]}' '{"window_us":[1,0],"draft_us":[1]}' \
+    '{"window_us":[1,2],"draft_us":["x"]}' '{"window_us":[1,2],"draft_us":[1,1,1,1,1]}'; do
+    printf %s "$bad" >"$WORK/bad.json"
+    expect 78 "costs $WORK/bad.json" "${priced[@]}" --set "costs=$WORK/bad.json"
+done
+echo '{' >"$kept"
+expect 0 'measured again' "${priced[@]}"
+expect 0 'costs: measured by an earlier start' "${priced[@]}"
+
 mkdir "$WORK/log"
 expect 0 '' "${G[@]}" --set ranks=2 --set "log=$WORK/log" --prompt 'Once upon a time' --max-tokens 16 --json
 rounds=$(field rounds "$WORK/out")
