@@ -177,8 +177,8 @@ struct matmul_args {
     enum round round;
 };
 
-/* add - y = round(y + round(x)).
- * note     x is a sum over ranks that nobody has rounded yet          tol 0 */
+/* add - y = round(y + x).
+ * note     x is a sum over ranks that nobody has rounded: the residual is rounded once          tol 0 */
 struct add_args {
     const float *x;
     float *y;
