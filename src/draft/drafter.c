@@ -38,5 +38,5 @@ int drafter_open(const char *name, const struct json *config, struct model *m, s
             return fail(-EINVAL, "draft: the checkpoint has no %s drafter", name);
         return r;
     }
-    return fail(-EINVAL, "draft: unknown drafter %s, want one of %s", name, names);
+    return fail(-EINVAL, "draft: %s is not in this build, want one of %s", name, names);
 }

@@ -4,6 +4,7 @@
 
 #include "src/base/json.h"
 #include "src/base/log.h"
+#include "src/model/family.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -30,16 +31,6 @@ static int read_ints(const struct json *o, const struct int_key *k, int n)
             return r;
     }
     return 0;
-}
-
-static int read_f32(const struct json *o, const char *key, const char *other, float *out)
-{
-    double v;
-    int r = json_f64(o, spelling(o, key, other), &v);
-
-    if (r == 0)
-        *out = (float)v;
-    return r;
 }
 
 static int read_list(const struct json *o, const char *key, const char *other, int lo, int hi,
@@ -131,13 +122,13 @@ static int read_shape(const struct json *o, struct v41_arch *a)
     if (r == 0)
         r = json_opt_int(o, "n_shared_experts", 1, 16, &shared);
     if (r == 0)
-        r = read_f32(o, "rms_norm_eps", "norm_eps", &a->eps);
+        r = config_above_0(o, spelling(o, "rms_norm_eps", "norm_eps"), &a->eps);
     if (r == 0)
-        r = read_f32(o, "hc_eps", NULL, &a->hc_eps);
+        r = config_above_0(o, "hc_eps", &a->hc_eps);
     if (r == 0)
-        r = read_f32(o, "routed_scaling_factor", "route_scale", &a->routed_scale);
+        r = config_above_0(o, spelling(o, "routed_scaling_factor", "route_scale"), &a->routed_scale);
     if (r == 0)
-        r = read_f32(o, "swiglu_limit", NULL, &a->limit);
+        r = config_above_0(o, "swiglu_limit", &a->limit);
     if (r < 0)
         return r;
     if (kv_heads != 1)
@@ -364,8 +355,10 @@ int v41_arch_read(const struct json *config, struct v41_arch *out)
     const struct json *o =
         json_has(config, "text_config") ? json_get(config, "text_config") : config;
     struct v41_arch a = { 0 };
-    int r = check_ways(o);
+    int r = o == config ? 0 : want_str(o, "model_type", "deepseek_v41_text");
 
+    if (r == 0)
+        r = check_ways(o);
     if (r == 0)
         r = read_shape(o, &a);
     if (r == 0)

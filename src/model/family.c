@@ -6,6 +6,7 @@
 #include "src/model/families.h"
 
 #include <errno.h>
+#include <math.h>
 #include <string.h>
 
 static const struct family_ops *const families[] = { &family_deepseek_v41, &family_dense };
@@ -20,6 +21,21 @@ static const struct {
     { "llama", &family_dense },
     { "qwen3", &family_dense },
 };
+
+int config_above_0(const struct json *o, const char *key, float *out)
+{
+    char path[160];
+    double v;
+    int r = json_f64(o, key, &v);
+
+    if (r < 0)
+        return r;
+    if (!((float)v > 0) || !isfinite((float)v))
+        return fail(-EINVAL, "%s: want a number above 0, got %g",
+                    json_path(json_get(o, key), path, sizeof(path)), v);
+    *out = (float)v;
+    return 0;
+}
 
 int family_find(const struct json *config, const struct family_ops **out)
 {

@@ -22,6 +22,9 @@ struct model;
 struct row_store;
 struct tokenizer;
 
+/* config_above_0 - a key whose value is finite and above 0, as a float.   errors   -EINVAL naming it */
+int config_above_0(const struct json *o, const char *key, float *out);
+
 struct family_ops {
     const char *name;
 

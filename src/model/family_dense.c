@@ -114,7 +114,6 @@ static int dense_open(const struct json *config, bool cache_quant, struct model 
     struct dense_model *m = calloc(1, sizeof(*m));
     const struct json *eos = json_get(config, "eos_token_id");
     const char *type;
-    double eps;
     int r;
 
     if (!m)
@@ -127,7 +126,7 @@ static int dense_open(const struct json *config, bool cache_quant, struct model 
     if (r == 0)
         r = check_ways(config, &m->theta);
     if (r == 0)
-        r = json_f64(config, "rms_norm_eps", &eps);
+        r = config_above_0(config, "rms_norm_eps", &m->eps);
     if (r == 0)
         r = json_opt_bool(config, "tie_word_embeddings", &m->tied);
     m->base.bos = -1;
@@ -140,7 +139,6 @@ static int dense_open(const struct json *config, bool cache_quant, struct model 
         r = json_as_int(eos, 0, m->base.vocab - 1, &m->base.eos[m->base.n_eos++]);
     if (r < 0)
         goto failed;
-    m->eps = (float)eps;
     m->head_norms = strcmp(type, "qwen3") == 0;
     m->layer = calloc((size_t)m->base.layers, sizeof(*m->layer));
     if (!m->layer) {
