@@ -147,7 +147,7 @@ start()
     local r=$1
 
     if [ "$r" -eq 0 ]; then
-        setsid setpriv --pdeathsig TERM -- "${run[@]}" --set "rank=$r" 2>&4 &
+        setsid setpriv --pdeathsig TERM -- "${run[@]}" --set "rank=$r" <&0 2>&4 &
     else
         setsid setpriv --pdeathsig TERM -- "${run[@]}" --set "rank=$r" >/dev/null 2>&4 &
     fi

@@ -13,6 +13,8 @@
 
 #include "src/base/log.h"
 
+#define STREAM_BYTES ((size_t)64 << 10) /* of the first read; it doubles */
+
 static int fail_path(const char *path, const char *what)
 {
     int err = errno;
@@ -89,6 +91,49 @@ free_buf:
 close_fd:
     close(fd);
     return r;
+}
+
+int file_read_stream(const char *path, size_t max_bytes, char **out, size_t *bytes)
+{
+    size_t cap = STREAM_BYTES, at = 0, got;
+    char *buf = NULL, *more;
+    struct stat st;
+    int fd, r;
+
+    if (stat(path, &st) < 0)
+        return fail_path(path, "open");
+    if (S_ISREG(st.st_mode) || S_ISDIR(st.st_mode))
+        return file_read(path, max_bytes, out, bytes);
+    fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return fail_path(path, "open");
+    for (;;) {
+        more = realloc(buf, cap + 1);
+        if (!more) {
+            r = fail(-ENOMEM, "%s: no memory for %zu bytes", path, cap);
+            break;
+        }
+        buf = more;
+        got = cap - at;
+        r = read_up_to(fd, path, buf + at, &got);
+        at += got;
+        if (r < 0 || at < cap)
+            break;
+        if (at > max_bytes) {
+            r = fail(-EFBIG, "%s: at most %zu bytes are read", path, max_bytes);
+            break;
+        }
+        cap *= 2;
+    }
+    close(fd);
+    if (r < 0) {
+        free(buf);
+        return r;
+    }
+    buf[at] = 0;
+    *out = buf;
+    *bytes = at;
+    return 0;
 }
 
 /* The folder of path, "." if it names none. */

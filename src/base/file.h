@@ -19,6 +19,9 @@
  */
 int file_read(const char *path, size_t max_bytes, char **out, size_t *bytes);
 
+/* file_read_stream - the same of whatever can be read to its end: a pipe or a terminal too. */
+int file_read_stream(const char *path, size_t max_bytes, char **out, size_t *bytes);
+
 /* file_write - replace path by these bytes in one step: struct new_file with one write. */
 int file_write(const char *path, const void *data, size_t bytes, mode_t mode);
 

@@ -52,7 +52,9 @@ int cmd_tokenize(struct options *o)
     if (o->json)
         r = print_ids_json(&p);
     for (int i = 0; i < p.n && !o->json; i++)
-        printf("%d%c", p.ids[i], i + 1 < p.n ? ' ' : '\n');
+        printf("%s%d", i > 0 ? " " : "", p.ids[i]);
+    if (!o->json)
+        putchar('\n');
     free(p.ids);
     return exit_code_of(STEP_WRITE, r);
 }

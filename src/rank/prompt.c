@@ -11,6 +11,7 @@
 #include <string.h>
 
 #define PROMPT_BYTES ((size_t)256 << 20)
+#define NUMBER_SHOWN 40
 #define BLANKS " \t\r\n\v\f"
 
 int prompt_encode(const struct tokenizer *t, const char *text, size_t bytes, unsigned flags,
@@ -21,11 +22,6 @@ int prompt_encode(const struct tokenizer *t, const char *text, size_t bytes, uns
 
     if (r < 0)
         return exit_code_of(STEP_DATA, r);
-    if (p.n == 0) {
-        free(p.ids);
-        fail(-EINVAL, "prompt is empty: no token to begin with");
-        return CODE_DATA;
-    }
     *out = p;
     return 0;
 }
@@ -59,8 +55,13 @@ static int parse_ids(const char *text, size_t bytes, const char *name, int vocab
     }
     while ((v = next_id(&at, end)) >= 0) {
         if (v >= vocab) {
-            fail(-EINVAL, "ids %s: number %d is %lld, the vocabulary has %d", name, p.n + 1,
-                 (long long)v, vocab);
+            const char *from = at;
+
+            while (from > text && from[-1] >= '0' && from[-1] <= '9')
+                from--;
+            fail(-EINVAL, "ids %s: number %d is %.*s%s, the vocabulary has %d", name, p.n + 1,
+                 at - from < NUMBER_SHOWN ? (int)(at - from) : NUMBER_SHOWN, from,
+                 at - from > NUMBER_SHOWN ? "..." : "", vocab);
             goto refuse;
         }
         p.ids[p.n++] = (int32_t)v;
@@ -91,7 +92,7 @@ int prompt_read(const struct options *o, const struct tokenizer *t, int vocab, s
 
     if (o->prompt)
         return prompt_encode(t, o->prompt, strlen(o->prompt), flags, out);
-    r = file_read(path, PROMPT_BYTES, &text, &bytes);
+    r = file_read_stream(path, PROMPT_BYTES, &text, &bytes);
     if (r < 0)
         return exit_code_of(STEP_DATA, r);
     r = o->ids_file ? parse_ids(text, bytes, path, vocab, out)
@@ -102,6 +103,10 @@ int prompt_read(const struct options *o, const struct tokenizer *t, int vocab, s
 
 int prompt_fits(const struct prompt *p, int context)
 {
+    if (p->n == 0) {
+        fail(-EINVAL, "prompt is empty: no token to begin with");
+        return CODE_DATA;
+    }
     if (p->n <= context)
         return 0;
     fail(-EINVAL, "prompt has %d tokens, the context holds %d", p->n, context);

@@ -15,7 +15,7 @@ struct prompt {
 
 /* prompt_read - by --prompt, --prompt-file or --ids. Texts get the begin token in front unless
  * --no-bos; ids are taken as they are, each below `vocab`.
- * result   an exit code: 66 no such file, 65 not UTF-8, not ids, or none at all
+ * result   an exit code: 66 no such file, 65 not UTF-8, not ids; an ids file without any. A text may be none
  * owns     ids; the caller frees them */
 int prompt_read(const struct options *o, const struct tokenizer *t, int vocab, struct prompt *out);
 
@@ -23,7 +23,8 @@ int prompt_read(const struct options *o, const struct tokenizer *t, int vocab, s
 int prompt_encode(const struct tokenizer *t, const char *text, size_t bytes, unsigned flags,
                   struct prompt *out);
 
-/* prompt_fits - result: 0, or 65 with both numbers in the message. */
+/* prompt_fits - a model can begin with it.
+ * result   0; 65 if it is empty, or too long with both numbers in the message */
 int prompt_fits(const struct prompt *p, int context);
 
 #endif

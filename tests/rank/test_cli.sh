@@ -48,7 +48,7 @@ expect 78 'ranks' "${G[@]}" --prompt a --set ranks=0
 expect 78 'context' "${G[@]}" --prompt a --set context=long
 expect 78 'secret' "${G[@]}" --prompt a "${TCP[@]}"
 expect 78 'model is not set' "$TANDEM" generate --prompt a
-expect 78 'draft: the checkpoint has no mtp\|draft: unknown drafter mtp' "${G[@]}" --prompt a --draft mtp
+expect 78 'draft: mtp is not in this build' "${G[@]}" --prompt a --draft mtp
 expect 78 'numerics released' "${G[@]}" --prompt a --set numerics=released
 expect 0 '' "${G[@]}" --prompt a --max-tokens 4 --set experts=whole --set ranks=2
 expect 78 'rank is 1' "${G[@]}" --prompt a --set ranks=2 --set rank=1
@@ -111,6 +111,17 @@ expect 65 'config.json' "${try[@]}" "model=$WORK/cut_config"
 variant other_type config.json
 sed 's/deepseek_v41/other_model/; s/DeepseekV41/OtherModel/' "$MODEL/config.json" >"$WORK/other_type/config.json"
 expect 65 'other_model' "${try[@]}" "model=$WORK/other_type"
+n=0
+for edit in 's/"rms_norm_eps": [^,]*/"rms_norm_eps": 0/' 's/"rms_norm_eps": [^,]*/"rms_norm_eps": -1e-6/' \
+    's/"hc_eps": [^,]*/"hc_eps": 0/' 's/"routed_scaling_factor": [^,]*/"routed_scaling_factor": 0/' \
+    's/"routed_scaling_factor": [^,]*/"routed_scaling_factor": 1e300/' 's/"swiglu_limit": [^,]*/"swiglu_limit": -1/' \
+    's/"rms_norm_eps": [^,]*/"rms_norm_eps": 1e-300/' 's/"model_type": "deepseek_v41_text"/"model_type": "llama"/'; do
+    n=$((n + 1))
+    variant "value$n" config.json
+    sed "$edit" "$MODEL/config.json" >"$WORK/value$n/config.json"
+    key=${edit#s/\"}
+    expect 65 "${key%%\"*}" "${try[@]}" "model=$WORK/value$n"
+done
 variant no_tokenizer tokenizer.json
 expect 66 'tokenizer.json' "${try[@]}" "model=$WORK/no_tokenizer"
 variant bad_tokenizer tokenizer.json
@@ -159,7 +170,17 @@ expect 65 'part of no token id' ids '1 -2' --max-tokens 4
 expect 65 'part of no token id' ids '1 2.5' --max-tokens 4
 expect 65 'part of no token id' ids '1 2\0003' --max-tokens 4
 expect 65 'number 2 is 4096, the vocabulary has 4096' ids '0 4096' --max-tokens 4
-expect 65 'number 1 is' ids '99999999999999999999' --max-tokens 4
+expect 65 'number 1 is 99999999999999999999, ' ids '99999999999999999999' --max-tokens 4
+expect 65 'prompt is empty' "${G[@]}" --prompt '' --no-bos
+expect 0 '' "$TANDEM" tokenize "${BASE[@]}" --prompt '' --no-bos
+same 'no tokens' '' "$(cat "$WORK/out")"
+expect 0 '' "$TANDEM" tokenize "${BASE[@]}" --prompt '' --no-bos --json
+same 'no tokens in JSON' '[]' "$(field ids "$WORK/out")"
+piped() { printf '0 1 2\n' | "$@"; }
+expect 0 '' piped "$TANDEM" detokenize "${BASE[@]}" --ids /dev/stdin
+same 'ids from a pipe' "$(printf '0 1 2' >"$WORK/ids" && "$TANDEM" detokenize "${BASE[@]}" --ids "$WORK/ids")" "$(cat "$WORK/out")"
+expect 0 '' piped "${launch[@]}" "${pair_conf[@]}" "${BASE[@]}" --set "port=$(free_port)" generate --ids /dev/stdin --max-tokens 2
+expect 65 '' "${G[@]}" --ids "$WORK"
 printf 'a\xffb' >"$WORK/bytes"
 expect 65 'byte 1 is not UTF-8' "${G[@]}" --prompt-file "$WORK/bytes"
 
@@ -223,6 +244,7 @@ expect 0 '' "${G[@]}" --ids "$WORK/ids" --max-tokens 1 --json
 same 'the likeliest token is the greedy one' "[$best]" "$(field ids "$WORK/out")"
 
 for _ in $(seq 400); do cat "$WORK/ids"; done | tr '\n' ' ' >"$WORK/long"
+: >"$WORK/scores"
 scored() { [ "$(wc -l <"$WORK/scores")" -gt 5 ]; }
 "$TANDEM" score "${BASE[@]}" --ids "$WORK/long" >"$WORK/scores" 2>"$WORK/err" &
 asked=$!
