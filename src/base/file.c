@@ -117,12 +117,10 @@ int file_read_stream(const char *path, size_t max_bytes, char **out, size_t *byt
         got = cap - at;
         r = read_up_to(fd, path, buf + at, &got);
         at += got;
+        if (r == 0 && at > max_bytes)
+            r = fail(-EFBIG, "%s: at most %zu bytes are read", path, max_bytes);
         if (r < 0 || at < cap)
             break;
-        if (at > max_bytes) {
-            r = fail(-EFBIG, "%s: at most %zu bytes are read", path, max_bytes);
-            break;
-        }
         cap *= 2;
     }
     close(fd);

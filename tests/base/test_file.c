@@ -66,6 +66,34 @@ Test(file, what_is_written_is_read)
     cr_expect(eq(int, entries("."), 1), "no temporary file stays");
 }
 
+Test(file, a_pipe_is_read_to_its_end)
+{
+    static const struct {
+        size_t bytes, most;
+        int result;
+    } cases[] = { { 0, 10, 0 },      { 7, 7, 0 },          { 8, 7, -EFBIG },
+                  { 65535, 65536, 0 }, { 65536, 65536, 0 }, { 65536, 65535, -EFBIG } };
+    static char data[65536];
+
+    for (size_t i = 0; i < sizeof(data); i++)
+        data[i] = (char)(i * 7 + i / 251);
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        char path[64], *text = NULL;
+        int end[2];
+        size_t n = 0;
+
+        cr_assert(pipe(end) == 0);
+        cr_assert(write(end[1], data, cases[i].bytes) == (ssize_t)cases[i].bytes);
+        close(end[1]);
+        snprintf(path, sizeof(path), "/proc/self/fd/%d", end[0]);
+        cr_expect(eq(int, file_read_stream(path, cases[i].most, &text, &n), cases[i].result));
+        if (cases[i].result == 0)
+            cr_expect(n == cases[i].bytes && memcmp(text, data, n) == 0 && text[n] == 0);
+        free(text);
+        close(end[0]);
+    }
+}
+
 Test(file, reading_refuses_by_kind_and_size)
 {
     char *text = NULL;
