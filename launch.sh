@@ -39,9 +39,16 @@ rest=("$@")
 program=src/rank/tandem
 dir=${TANDEM_BUILD:-$(build_dir build $program)} # tests name the build they belong to
 tandem=$dir/$program
-if [ "$command" = demo ] || [ ! -x "$tandem" ]; then
+# Without a program, with one that is older than its sources, and for the demo: build.
+stale()
+{
+    [ -z "${TANDEM_BUILD-}" ] && [ -n "$(find "$ROOT/src" "$ROOT/kernels" "$ROOT/meson.build" -type f -newer "$tandem" -print -quit)" ]
+}
+
+if [ "$command" = demo ] || [ ! -x "$tandem" ] || stale; then
     setup_packages
     build "$dir" false
+    [ ! -w "$tandem" ] || touch "$tandem" # it is newer than sources that it does not depend on
 fi
 
 port_taken()
