@@ -21,7 +21,7 @@ pid=(0 0)
 declare -A longest runs bad
 
 now_ms() { date +%s%3N; }
-held() { grep -q '^held at' "$WORK/err$1"; }
+held() { grep -q '^held at' "$WORK/err$1" 2>/dev/null; }
 shared_memory() { ls /dev/shm/ | grep tandem; }
 
 # begin LINK VICTIM PHASE - two ranks, one of them held in the phase
@@ -32,6 +32,7 @@ begin()
     [ "$phase" = idle ] && holder=0 # only rank 0 knows that nobody asks
     [ "$phase" = shutdown ] && tokens=4
     port=$(free_port)
+    rm -f "$WORK"/err? "$WORK"/out? # what the last case said is not said again
     for r in 0 1; do
         local program=("$TANDEM")
 
