@@ -150,7 +150,10 @@ same 'one error line' 1 "$(grep -c 'error: ' "$WORK/err0")"
 
 # The secret that the launcher made goes with it.
 LONG=("${LONG[@]:0:${#LONG[@]}-2}")
-for s in TERM HUP; do
+# A shell cannot trap a signal that it was started with as ignored, as nohup and some runners do.
+signals=(TERM)
+[ $((0x$(awk '$1 == "SigIgn:" { print $2 }' /proc/self/status) & 1)) -ne 0 ] || signals+=(HUP)
+for s in "${signals[@]}"; do
     rm -f "$WORK/text0"
     TMPDIR=$WORK/tmp TANDEM_BUILD=$BUILD "$ROOT/launch.sh" --set "port=$(free_port)" --set link=tcp "${LONG[@]}" \
         >"$WORK/text0" 2>"$WORK/err0" &
