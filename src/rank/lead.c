@@ -175,13 +175,19 @@ int lead_add(struct lead *l, const struct request *q, struct reply *out)
 /* ---- prompts
  * ----------------------------------------------------------------------------------------- */
 
+/* A drafter of the host knows the landed text, so it proposes while the plan is made and needs no pass. */
+static bool passes(const struct lead *l)
+{
+    return l->r->k->drafter->ops->caps & DRAFTER_DEVICE;
+}
+
 static int first_pass(struct lead *l, int slot)
 {
     struct stream *s = &l->stream[slot];
     struct plan_draft p = { .asks = 1, .ask = { { .slot = slot, .start = s->pos } } };
 
     s->state = STREAM_DECODE;
-    return s->q.draft && s->landing.left > 1 ? order_draft(l->r, &p) : 0;
+    return passes(l) && s->q.draft && s->landing.left > 1 ? order_draft(l->r, &p) : 0;
 }
 
 static int prompt_step(struct lead *l, int slot)
@@ -203,7 +209,21 @@ static int prompt_step(struct lead *l, int slot)
 /* ---- drafts
  * ------------------------------------------------------------------------------------------ */
 
-/* The newest pass's drafts for this slot, cut to what may become text. */
+static void propose_here(struct lead *l, int slot)
+{
+    struct rank *k = l->r->k;
+    struct seat *seat = &l->r->seat[slot];
+    struct proposal p = { .n = 1, .slot = { slot }, .anchor = { l->stream[slot].pending } };
+
+    k->drafter->ops->propose(k->drafter, &k->x, k->pool, &p, l->r->sampler);
+    k->drafter->ops->collect(k->drafter, &p);
+    seat->pass_ready = true;
+    seat->drafts_n = p.len[0];
+    memcpy(seat->draft, p.draft[0], sizeof(seat->draft));
+    memcpy(seat->conf, p.conf[0], sizeof(seat->conf));
+}
+
+/* The newest drafts for this slot, cut to what may become text. */
 static void offer(struct lead *l, int slot)
 {
     const struct rank *k = l->r->k;
@@ -212,6 +232,8 @@ static void offer(struct lead *l, int slot)
     int most = s->landing.left - 1;
 
     s->offered = 0;
+    if (s->q.draft && !passes(l))
+        propose_here(l, slot);
     if (!s->q.draft || !seat->pass_ready)
         return;
     if (most > k->bounds.window_max - 1)
@@ -282,7 +304,7 @@ static int land_window(struct lead *l, int slot, struct round_slot *rec)
         s->out->first_ns = s->out->last_ns;
     say(s, before);
     conf_note(&l->conf, sampled, s->p, s->k, seat->n_ok - 1);
-    depth_note(&s->history, &l->costs, s->k + 1, s->q.draft, landed);
+    depth_note(&s->history, &l->costs, s->k + 1, s->q.draft && passes(l), landed);
     s->pos += landed;
     s->pending = seat->choice[landed - 1];
     s->kept = false;
@@ -359,7 +381,7 @@ static void plan_windows(struct lead *l)
         memcpy(p->tok + p->rows, s->draft, (size_t)s->k * sizeof(int32_t));
         p->rows += s->k;
         /* A pass behind the window is of use only if a token can land behind its first one. */
-        if (s->q.draft && s->landing.left > 2)
+        if (passes(l) && s->q.draft && s->landing.left > 2)
             p->ask[p->asks++] = (struct plan_ask){ .slot = slot, .start = s->pos };
     }
     p->arm = p->asks ? ARM_BEHIND : 0;

@@ -72,6 +72,14 @@ same 'shm, serial, against loop, drafted' "$ids" "$(field ids "$WORK/out")"
 expect 0 '' ranks_of loop 2 "${ask[@]}" --seed 4
 same 'another seed, another text' no "$([ "$ids" = "$(field ids "$WORK/out")" ] && echo yes || echo no)"
 
+# A drafter of the host drafts too: text that repeats itself is copied in blocks.
+ask=("$TANDEM" generate "${BASE[@]}" --prompt 'Once upon a time there was a king' --max-tokens 100 --json --set ignore_eos=on)
+expect 0 '' ranks_of tcp 2 "${ask[@]}" --draft none
+ids=$(field ids "$WORK/out")
+expect 0 '' ranks_of tcp 2 "${ask[@]}" --draft ngram --set depth=8
+same 'copied against serial' "$ids" "$(field ids "$WORK/out")"
+same 'copies save rounds' yes "$([ "$(field rounds "$WORK/out")" -lt 60 ] && echo yes)"
+
 # A reply that a stop string ends: drafted and serial agree in ids, text and reason.
 ask=("$TANDEM" generate "${BASE[@]}" --prompt 'Once upon a time' --max-tokens 40 --json --stop 'man, and')
 expect 0 '' "${ask[@]}" --set depth=5
