@@ -71,7 +71,8 @@ build_dir()
     fi
 }
 
-# build DIR TESTS [MESON OPTION]... - quiet unless it fails.
+# build DIR TESTS [MESON OPTION]... - quiet unless it fails; of the targets only those of BUILD_ONLY, if it is set.
+BUILD_ONLY=()
 build()
 {
     local dir=$1 tests=$2 log
@@ -94,7 +95,7 @@ build()
         }
     fi
     say "building"
-    ninja -C "$dir" >"$log" 2>&1 || {
+    ninja -C "$dir" ${BUILD_ONLY[@]+"${BUILD_ONLY[@]}"} >"$log" 2>&1 || {
         cat "$log" >&2
         die 70 "the build failed"
     }

@@ -4,6 +4,8 @@
  * tiles, zeros where they run out. Linked with the kernels and base libraries of a build with
  * -Db_sanitize=address,undefined, and with clang's -fsanitize=fuzzer or with fuzz_run.c.
  */
+#include "tests/fuzz/fuzz.h"
+
 #include <math.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -13,8 +15,6 @@
 #include "kernels/formats/exl3.h"
 #include "kernels/formats/repack.h"
 #include "kernels/formats/values.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 
 struct input {
     const uint8_t *at;

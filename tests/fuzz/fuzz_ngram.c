@@ -1,17 +1,15 @@
 /* fuzz_ngram - rows of n-gram tables of any bytes: every value is its own few symbols' doing.
  *
- * Input: bits a value, then a row, zeros where it runs out. Built with clang:
- *   clang -g -O1 -fsanitize=fuzzer,address,undefined -D_GNU_SOURCE -I.
- *     tests/fuzz/fuzz_ngram.c kernels/formats/exl3.c
+ * Input: bits a value, then a row, zeros where it runs out.
  */
+#include "tests/fuzz/fuzz.h"
+
 #include <math.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "kernels/formats/exl3.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {

@@ -3,21 +3,16 @@
  *
  * Input: a pack header of 64 bytes, whose toc_offset says where the data ends, then a table of
  * contents. The digest that guards the table in a file is left out: it would stop every change
- * before it is looked at. Built with clang; pack.pb-c.c comes from protoc-c:
- *   clang -g -O1 -fsanitize=fuzzer,address,undefined -D_GNU_SOURCE -I. -I$BUILD
- *     tests/fuzz/fuzz_pack.c
- *     src/model/{pack,walk,stored,stored_exl3,names}.c $BUILD/src/model/pack.pb-c.c
- *     src/base/{file,hash,log}.c -lprotobuf-c -lcrypto -lxxhash -lm
+ * before it is looked at.
  */
+#include "tests/fuzz/fuzz.h"
+
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "src/base/log.h"
 #include "src/model/pack_file.h"
-
-int LLVMFuzzerInitialize(int *argc, char ***argv);
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 
 static void ignore(void *arg, enum log_level level, const char *line)
 {
@@ -83,6 +78,65 @@ static void again(const struct pack_toc *t, uint64_t end)
     pack_toc_free(&second);
     free(one);
     free(two);
+}
+
+/* A table of one weight of every kind, and what its header would say. */
+size_t fuzz_seed(int i, uint8_t out[FUZZ_INPUT_MAX])
+{
+    static int64_t column_rows[2] = { 101, 103 };
+    struct pack_weight weight[] = {
+        { .d = { .name = "a",
+                 .kind = WEIGHT_MAT,
+                 .rows = 32,
+                 .cols = 64,
+                 .shard = SHARD_ROWS,
+                 .unit = 1,
+                 .count = 32 },
+          .dtype = DTYPE_BF16 },
+        { .d = { .name = "b", .kind = WEIGHT_TABLE, .rows = 9, .cols = 8, .unit = 1, .count = 9 },
+          .dtype = DTYPE_F16 },
+        { .d = { .name = "c", .kind = WEIGHT_VEC, .rows = 7, .cols = 1, .unit = 1, .count = 7 },
+          .dtype = DTYPE_F32 },
+        { .d = { .name = "d",
+                 .kind = WEIGHT_ROWS,
+                 .rows = 311,
+                 .cols = 5,
+                 .shard = SHARD_ROWS,
+                 .unit = 1,
+                 .count = 2 },
+          .dtype = DTYPE_F32,
+          .column_rows = column_rows },
+    };
+    struct pack_toc t = { .family = (char *)"test",
+                          .ranks = 2,
+                          .width_unit = 1,
+                          .blob = { { "config.json", "{}", 2 } },
+                          .n_blobs = 1,
+                          .weight = weight,
+                          .n = sizeof(weight) / sizeof(weight[0]) };
+    struct pack_header h = {
+        .magic = PACK_MAGIC, .version = PACK_VERSION, .complete = 1, .toc_offset = sizeof(h)
+    };
+    uint8_t *toc;
+    size_t bytes;
+
+    if (i > 0)
+        return 0;
+    for (size_t k = 0; k < t.n; k++) {
+        weight[k].offset = pack_align(h.toc_offset);
+        if (pack_share_bytes(&weight[k], &weight[k].bytes) < 0)
+            abort();
+        h.toc_offset = weight[k].offset + weight[k].bytes;
+    }
+    h.toc_offset = pack_align(h.toc_offset);
+    if (pack_toc_encode(&t, &toc, &bytes) < 0)
+        abort();
+    h.toc_bytes = bytes;
+    h.file_bytes = h.toc_offset + bytes;
+    memcpy(out, &h, sizeof(h));
+    memcpy(out + sizeof(h), toc, bytes);
+    free(toc);
+    return sizeof(h) + bytes;
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)

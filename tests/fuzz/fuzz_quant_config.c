@@ -1,9 +1,6 @@
-/* fuzz_quant_config - a config.json of any bytes: refused, or a block that a tile fits into.
- *
- * Built with clang:
- *   clang -g -O1 -fsanitize=fuzzer,address,undefined -D_GNU_SOURCE -I.
- *     tests/fuzz/fuzz_quant_config.c src/model/quant_config.c src/base/{json,file,log,utf8}.c -ljansson
- */
+/* fuzz_quant_config - a config.json of any bytes: refused, or a block that a tile fits into. */
+#include "tests/fuzz/fuzz.h"
+
 #include <stdint.h>
 #include <stdlib.h>
 
@@ -11,9 +8,6 @@
 #include "src/base/json.h"
 #include "src/base/log.h"
 #include "src/model/quant_config.h"
-
-int LLVMFuzzerInitialize(int *argc, char ***argv);
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 
 static void ignore(void *arg, enum log_level level, const char *line)
 {

@@ -1,9 +1,9 @@
 /* fuzz_rows - rows of lookup tables of any bytes: every value is a number that its codes allow.
  *
- * Input: a format, then head biases and rows. Built with clang:
- *   clang -g -O1 -fsanitize=fuzzer,address,undefined -D_GNU_SOURCE -I.
- *     tests/fuzz/fuzz_rows.c kernels/formats/{exl3,values,repack}.c -lm
+ * Input: a format, then head biases and rows.
  */
+#include "tests/fuzz/fuzz.h"
+
 #include <math.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -11,8 +11,6 @@
 
 #include "kernels/formats/exl3.h"
 #include "kernels/formats/values.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 
 /* A row of exactly its size, so that a read behind it is seen. */
 static void ngram(const uint8_t *data, int bits)

@@ -1,19 +1,15 @@
 /* fuzz_safetensors - headers of any bytes: refused, or every promise of the reader holds.
  *
- * Input: two bytes, how large the data area is; then the header. Built with clang:
- *   clang -g -O1 -fsanitize=fuzzer,address,undefined -D_GNU_SOURCE -I.
- *     tests/fuzz/fuzz_safetensors.c
- *     src/model/safetensors.c src/base/{json,file,hash,log}.c -ljansson -lcrypto -lxxhash
+ * Input: two bytes, how large the data area is; then the header.
  */
+#include "tests/fuzz/fuzz.h"
+
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "src/base/log.h"
 #include "src/model/safetensors.h"
-
-int LLVMFuzzerInitialize(int *argc, char ***argv);
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 
 static void ignore(void *arg, enum log_level level, const char *line)
 {
@@ -46,6 +42,28 @@ static void check(const struct safetensors *s, uint64_t data_bytes)
     }
     if (at != data_bytes)
         abort();
+}
+
+static const char *const seeds[] = {
+    "{\"__metadata__\":{\"format\":\"pt\"},\"a.weight\":{\"dtype\":\"F32\",\"shape\":[2,3],\"data_"
+    "offsets\":[0,24]},"
+    "\"b\":{\"dtype\":\"BF16\",\"shape\":[4],\"data_offsets\":[24,32]}}",
+    "{\"s\":{\"dtype\":\"I64\",\"shape\":[],\"data_offsets\":[0,8]},\"e\":{\"dtype\":\"F8_E4M3\","
+    "\"shape\":[0,5],"
+    "\"data_offsets\":[8,8]},\"u\":{\"dtype\":\"U8\",\"shape\":[24],\"data_offsets\":[8,32]}}",
+    "{\"\\u0061\\ud83d\\ude00\":{\"shape\":[8,4,1],\"data_offsets\":[0,32],\"dtype\":\"F8_E8M0\"}} "
+    "  ",
+    "{}",
+};
+
+size_t fuzz_seed(int i, uint8_t out[FUZZ_INPUT_MAX])
+{
+    if (i >= (int)(sizeof(seeds) / sizeof(seeds[0])))
+        return 0;
+    out[0] = strlen(seeds[i]) > 2 ? 32 : 0; /* bytes of data */
+    out[1] = 0;
+    memcpy(out + 2, seeds[i], strlen(seeds[i]));
+    return 2 + strlen(seeds[i]);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)

@@ -1,10 +1,10 @@
 /* fuzz_stored - modules made of any tensors: refused in words, or a weight whose parts fit each other.
  *
  * Input: how the weight is asked for and its size, then for each tensor that there is its name, type,
- * rank, dimensions and first number. Built with clang:
- *   clang -g -O1 -fsanitize=fuzzer,address,undefined -D_GNU_SOURCE -I.
- *     tests/fuzz/fuzz_stored.c src/model/{stored,stored_exl3,names}.c src/base/log.c -lm
+ * rank, dimensions and first number.
  */
+#include "tests/fuzz/fuzz.h"
+
 #include <errno.h>
 #include <math.h>
 #include <stdint.h>
@@ -15,9 +15,6 @@
 #include "kernels/formats/exl3.h"
 #include "src/base/log.h"
 #include "src/model/stored.h"
-
-int LLVMFuzzerInitialize(int *argc, char ***argv);
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 
 static const char *const names[] = {
     "weight",

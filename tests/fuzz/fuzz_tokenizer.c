@@ -1,11 +1,10 @@
 /* fuzz_tokenizer - any text and any tokenizer.json: one clear refusal, or text that comes back.
  *
  * Input: a byte that chooses, then a text for the pocket model's tokenizer (0, 1: markers too), a whole tokenizer.json
- * (2), or the pre-tokenizer of a small one (3). Built with clang:
- *   clang -g -O1 -fsanitize=fuzzer,address,undefined -D_GNU_SOURCE -I. -DPOCKET='"models/pocket-dsv41"'
- *     tests/fuzz/fuzz_tokenizer.c src/model/{tokenizer,tokenizer_read,detok,bpe,vocab,added,pattern,unicode}.c
- *     src/base/{json,json_writer,file,utf8,log,hash}.c -ljansson -lpcre2-8 -lutf8proc -lcrypto -lxxhash
+ * (2), or the pre-tokenizer of a small one (3).
  */
+#include "tests/fuzz/fuzz.h"
+
 #include "src/base/file.h"
 #include "src/base/json.h"
 #include "src/base/log.h"
@@ -17,9 +16,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-int LLVMFuzzerInitialize(int *argc, char ***argv);
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static struct tokenizer *pocket;
 static char *small_head; /* a tokenizer.json up to its pre-tokenizer, which ends it */
@@ -129,6 +125,52 @@ static void try_pre_tokenizer(const char *part, size_t bytes)
     memcpy(json + head + bytes, "}", 2);
     try_json(json, head + bytes + 1);
     free(json);
+}
+
+static const char *const texts[] = {
+    "Hello, World! It's the DON'T we'LL 1234567 3.14e-10\r\n",
+    "  two  spaces\t\ttab\n\n\nlines \xc2\xa0nbsp\xe3\x80\x80wide",
+    "Cafe\xcc\x81 \xe4\xb8\xad\xe6\x96\x87 \xed\x95\x9c \xf0\x9f\x98\x80\xe2\x80\x8d \xef\xbb\xbf",
+    "<\xef\xbd\x9c"
+    "begin\xe2\x96\x81of\xe2\x96\x81sentence\xef\xbd\x9c>hi<\xef\xbd\x9cUser\xef\xbd\x9c>",
+    "def f(x):\n    return x**2  # ok\n{\"k\": [1,2,3]}//---\n\n",
+};
+static const char *const parts[] = {
+    "{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"use_regex\":true}",
+    "{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Split\",\"pattern\":{\"Regex\":\"\\\\p{"
+    "N}{1,3}\"},\"behavior\":"
+    "\"Isolated\",\"invert\":false},{\"type\":\"Split\",\"pattern\":{\"Regex\":\"[^\\\\r\\\\n\\\\p{"
+    "L}]?[\\\\p{L}\\\\p{M}]+|"
+    "\\\\s+(?!\\\\S)|\\\\s+\"},\"behavior\":\"Isolated\",\"invert\":false},{\"type\":\"ByteLevel\","
+    "\"use_regex\":false}]}",
+    "{\"type\":\"Split\",\"pattern\":{\"String\":\" "
+    "\"},\"behavior\":\"MergedWithNext\",\"invert\":false}",
+};
+
+size_t fuzz_seed(int i, uint8_t out[FUZZ_INPUT_MAX])
+{
+    const int n_texts = sizeof(texts) / sizeof(texts[0]),
+              n_parts = sizeof(parts) / sizeof(parts[0]);
+    size_t n;
+
+    if (i < 2 * n_texts) {
+        n = strlen(texts[i / 2]);
+        out[0] = (uint8_t)(i % 2);
+        memcpy(out + 1, texts[i / 2], n);
+        return 1 + n;
+    }
+    i -= 2 * n_texts;
+    if (i < n_parts) {
+        n = strlen(parts[i]);
+        out[0] = 3;
+        memcpy(out + 1, parts[i], n);
+        return 1 + n;
+    }
+    if (i > n_parts)
+        return 0;
+    out[0] = 2; /* a whole file */
+    n = (size_t)snprintf((char *)out + 1, FUZZ_INPUT_MAX - 1, "%s%s}", small_head, parts[0]);
+    return 1 + n;
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
