@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # kill_matrix.sh [REPETITIONS] - kills and stops each rank in six phases over tcp and shm; prints a table of how long the
-# other rank lived and fails if one lived for more than 1.5 s, ended with another code than 70 or named another cause.
+# other rank lived and fails if one lived for more than 1.5 s, ended with another code than 70, named another cause, left
+# shared memory or a process behind, or owed an answer.
 #
 # kill_matrix.sh PROGRAM CHECKOUT SCRATCH BUILD quick     every phase once, with ranks, signals and links in turn
 
@@ -18,11 +19,12 @@ secret_file "$WORK/secret"
 ASK=("${BASE[@]}" --json --prompt 'Once upon a time' --temperature 1 --seed 1 --set ignore_eos=on --set depth=2
     --set ranks=2 --set "secret=$WORK/secret")
 pid=(0 0)
-declare -A longest runs bad
+declare -A times bad
 
 now_ms() { date +%s%3N; }
 held() { grep -q '^held at' "$WORK/err$1" 2>/dev/null; }
 shared_memory() { ls /dev/shm/ | grep tandem; }
+left() { grep -lsF -f - /proc/[0-9]*/cmdline <<<"secret=$WORK/secret"; }
 
 # begin LINK VICTIM PHASE - two ranks, one of them held in the phase
 begin()
@@ -67,8 +69,7 @@ one()
     kill -KILL "${pid[victim]}" 2>/dev/null
     wait "${pid[victim]}" "$guard" 2>/dev/null
     checks=$((checks + 1))
-    runs[$key]=$((${runs[$key]-0} + 1))
-    [ "$took" -gt "${longest[$key]-0}" ] && longest[$key]=$took
+    times[$key]+="$took "
     cause="rank $victim is gone: $([ "$signal" = KILL ] && echo 'connection closed' || echo 'no heartbeat for')"
     if [ "$code" -ne 70 ] || [ "$took" -gt $MOST_MS ] || [ "$(grep -c 'error: group: ' "$WORK/err$other")" -ne 1 ] ||
         ! grep -q "error: group: $cause" "$WORK/err$other"; then
@@ -86,6 +87,16 @@ one()
         bad[$key]=1
         note_failure "$key: shared memory is left"
     fi
+    if left; then
+        bad[$key]=1
+        note_failure "$key: a process is left"
+    fi
+}
+
+# spread TIMES - the middle one and the longest
+spread()
+{
+    tr ' ' '\n' <<<"$*" | sort -n | awk 'NF { t[n++] = $1 } END { if (n) printf "%d/%d", t[int(n / 2)], t[n - 1]; else printf "-" }'
 }
 
 table()
@@ -93,15 +104,15 @@ table()
     local link victim signal phase key
 
     printf '%-5s %-5s %-7s' link rank signal
-    printf ' %9s' "${phases[@]}"
-    printf '   longest, ms; runs each: %s\n' "${1-1}"
+    printf ' %10s' "${phases[@]}"
+    printf '   median/longest, ms; runs each: %s\n' "${1-1}"
     for link in tcp shm; do
         for victim in 0 1; do
             for signal in KILL STOP; do
                 printf '%-5s %-5s %-7s' $link $victim $signal
                 for phase in "${phases[@]}"; do
                     key="$link $victim $signal $phase"
-                    printf ' %9s' "${longest[$key]--}${bad[$key]+!}"
+                    printf ' %10s' "$(spread "${times[$key]-}")${bad[$key]+!}"
                 done
                 printf '\n'
             done
