@@ -16,9 +16,9 @@
 const char *spec_end_name(enum spec_end e)
 {
     static const char *const names[SPEC_ENDS] = {
-        [SPEC_USED] = "hit",      [SPEC_RESET] = "reset",   [SPEC_UNUSED] = "unused",
-        [SPEC_SLOTS] = "slots",   [SPEC_COMMIT] = "commit", [SPEC_PENDING] = "pending",
-        [SPEC_INPUTS] = "inputs",
+        [SPEC_OFF] = "off",         [SPEC_USED] = "hit",      [SPEC_RESET] = "reset",
+        [SPEC_UNUSED] = "unused",   [SPEC_SLOTS] = "slots",   [SPEC_COMMIT] = "commit",
+        [SPEC_PENDING] = "pending", [SPEC_INPUTS] = "inputs",
     };
 
     return names[e];

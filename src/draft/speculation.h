@@ -24,6 +24,7 @@ enum spec_state { SPEC_IDLE, SPEC_QUEUED, SPEC_READY };
 
 /* What became of a slot's part of a pass. */
 enum spec_end {
+    SPEC_OFF, /* no pass ran ahead, and none was expected */
     SPEC_USED,
     SPEC_RESET,  /* the slot was released, cancelled or begun anew meanwhile */
     SPEC_UNUSED, /* the next window took no drafts from it, or nobody asked before the next launch */
@@ -34,7 +35,7 @@ enum spec_end {
     SPEC_ENDS
 };
 
-/* spec_end_name - "hit", or the reason as the round log has it. */
+/* spec_end_name - "off", "hit", or the reason for a miss, as the round log has it. */
 const char *spec_end_name(enum spec_end e);
 
 struct spec_slot {

@@ -96,7 +96,7 @@ static void print(const struct cost_table *t)
 int calibrate_run(struct rounds *r, struct cost_table *out)
 {
     const struct rank *k = r->k;
-    int rows = k->drafter->block + 1, n, all, err;
+    int rows = k->copies ? WINDOW_MAX : k->drafter->block + 1, n, all, err;
     int32_t *ids;
 
     if (rows > k->bounds.window_max)

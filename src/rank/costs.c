@@ -86,11 +86,11 @@ static int place(const struct rank *k, char key[KEY_BYTES], char path[PATH_CAP])
 
     snprintf(key, KEY_BYTES,
              "version %s, set %s, ranks %d, link %s, threads %d, backend %s, slots %d, context %d, "
-             "window_max %d, numerics %d, partials %d, experts %d, drafter %s",
+             "window_max %d, numerics %d, partials %d, experts %d, drafter %s%s",
              TANDEM_VERSION, hex_format(pack_set_digest(k->pack), GROUP_DIGEST_BYTES, set),
              c->ranks, c->ranks > 1 ? c->link : "none", config_threads(c), k->dev->ops->name,
              k->bounds.slots, k->bounds.context, k->bounds.window_max, c->numerics, c->partials,
-             c->experts, k->drafter->ops->name);
+             c->experts, k->drafter->ops->name, k->copies ? " and copies" : "");
     r = sha256_of(key, strlen(key), digest);
     if (r < 0)
         return r;

@@ -43,7 +43,7 @@ static int obey(struct rounds *r, const struct plan_msg *m, int64_t t_ns, int64_
     switch (m->op) {
     case PLAN_ADMIT:
         /* Decoded in place only if the slot may be overwritten. */
-        err = plan_get_admit(m, b, (int32_t *)r->word, &p.admit);
+        err = plan_get_admit(m, b, (int32_t *)r->word, r->bias, &p.admit);
         return err < 0 ? refused(r, m, err) : round_admit(r, &p.admit);
     case PLAN_FILL:
         err = plan_get_span(m, b, &p.span);

@@ -35,7 +35,8 @@ static int calibrate(struct lead *l)
     struct cost_table costs;
     int err;
 
-    if (r->k->cfg.depth != CONFIG_AUTO || r->k->drafter->block == 0 || r->k->bounds.window_max == 1)
+    if (r->k->cfg.depth != CONFIG_AUTO || (r->k->drafter->block == 0 && !r->k->copies) ||
+        r->k->bounds.window_max == 1)
         return 0;
     if (r->k->costs.rows > 0) {
         log_info("costs: from %s", r->k->cfg.costs);

@@ -22,6 +22,7 @@ enum finish {
     FINISH_STOP, /* a stop string */
     FINISH_LENGTH,
     FINISH_INTERRUPTED, /* a signal asked the ranks to leave */
+    FINISH_CANCELLED,   /* whoever asked no longer wants it */
     FINISH_ERROR,       /* the ranks failed */
     FINISHES
 };

@@ -6,7 +6,7 @@
 #include "src/model/family.h"
 #include "src/model/tokenizer.h"
 #include "src/rank/landing.h"
-#include "src/verify/sampler.h"
+#include "src/verify/accept.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -26,29 +26,25 @@ struct stream {
     int filled; /* prompt tokens that have run */
     int pos;    /* of the pending token */
     int32_t pending;
+    uint64_t served; /* number of the step that ran a chunk of its prompt last, or that added it */
+    int32_t end[SAMPLER_ENDS];
     bool kept; /* the last round's commit is known to all */
     struct plan_commit commit;
-    struct depth_history history;
-    /* this round's drafts */
-    int offered, k;
-    int32_t draft[WINDOW_MAX];
-    float p[WINDOW_MAX], q_of[WINDOW_MAX];
-    double expect, lambda;
-    int32_t cost_us;
 };
 
 struct lead {
     struct rounds *r;
     struct stream stream[SLOTS_MAX];
-    struct conf_calibration conf;
-    struct cost_table costs;
-    bool priced, rounds_turn; /* after a prompt chunk, the streams that decode */
+    struct offers offers;
+    uint64_t steps;
+    bool rounds_turn; /* after a prompt chunk, the streams that decode */
     struct plan_round plan;
 };
 
 void reply_free(struct reply *r)
 {
     free(r->ids);
+    free(r->logprobs);
     text_free(&r->text);
     *r = (struct reply){ 0 };
 }
@@ -60,6 +56,7 @@ int lead_open(struct rounds *r, struct lead **out)
     if (!l)
         return fail(-ENOMEM, "lead: out of memory");
     l->r = r;
+    offers_open(&l->offers, r);
     *out = l;
     return 0;
 }
@@ -75,8 +72,13 @@ void lead_close(struct lead *l)
 
 void lead_costs(struct lead *l, const struct cost_table *t)
 {
-    l->costs = *t;
-    l->priced = true;
+    offers_costs(&l->offers, t);
+}
+
+void lead_depths(struct lead *l, depth_fn *fn, void *arg)
+{
+    l->offers.depth = fn;
+    l->offers.arg = arg;
 }
 
 struct rounds *lead_round(struct lead *l)
@@ -94,11 +96,31 @@ bool lead_leaving(const struct lead *l)
 /* ---- requests
  * ---------------------------------------------------------------------------------------- */
 
-static void done(struct stream *s, enum finish f)
+int request_check(const struct request *q, int vocab)
 {
+    int r = sampler_check(&q->sampler);
+
+    if (r == 0)
+        r = sampler_check_biases(q->bias, q->sampler.biases, vocab);
+    if (r == 0 && q->max_tokens < 0)
+        r = fail(-EINVAL, "request: max_tokens %d, want 0 or more", q->max_tokens);
+    if (r == 0 && q->stop_ids > STOP_IDS_MAX)
+        r = fail(-EINVAL, "request: %d stop tokens, want at most %d", q->stop_ids, STOP_IDS_MAX);
+    for (int i = 0; i < q->stop_ids && r == 0; i++)
+        if (q->stop_id[i] < 0 || q->stop_id[i] >= vocab)
+            r = fail(-EINVAL, "request: stop token %d, the vocabulary has %d", q->stop_id[i],
+                     vocab);
+    return r;
+}
+
+static void done(struct lead *l, int slot, enum finish f)
+{
+    struct stream *s = &l->stream[slot];
+
     s->out->finish = f;
     s->out->end_ns = clock_ns();
     landing_free(&s->landing);
+    offer_end(&l->offers, slot);
     s->state = STREAM_IDLE;
 }
 
@@ -111,12 +133,15 @@ static int admit(struct lead *l, int slot)
                             .flags = (s->q.draft ? ADMIT_DRAFT : 0) |
                                      (s->q.ignore_end ? ADMIT_IGNORE_END : 0),
                             .sampler = s->q.sampler,
-                            .ids = s->q.ids };
+                            .ids = s->q.ids,
+                            .bias = s->q.bias };
     int err = order_admit(l->r, &p);
 
     if (err < 0)
         return err;
-    s->state = STREAM_PROMPT;
+    offer_begin(&l->offers, slot, s->q.draft, &s->q.sampler);
+    s->state = s->q.n > 1 ? STREAM_PROMPT : STREAM_DECODE;
+    s->served = l->steps;
     s->filled = 0;
     s->pos = s->q.n - 1;
     s->pending = s->q.ids[s->q.n - 1];
@@ -140,10 +165,37 @@ static int free_slot(const struct lead *l)
     return -1;
 }
 
+/* The tokens that end this reply: the model's, unless they are ignored, and the request's. */
+static int set_ends(struct stream *s, const struct rank *k)
+{
+    int n = 0;
+
+    for (int i = 0; i < k->ends && !s->q.ignore_end; i++)
+        s->end[n++] = k->end[i];
+    for (int i = 0; i < s->q.stop_ids; i++)
+        s->end[n++] = s->q.stop_id[i];
+    s->q.sampler.ends = n;
+    memcpy(s->q.sampler.end, s->end, (size_t)n * sizeof(*s->end));
+    return n;
+}
+
+static int reply_room(const struct stream *s)
+{
+    size_t n = (size_t)s->landing.left;
+    struct reply *out = s->out;
+
+    out->ids = malloc(n * sizeof(int32_t));
+    if (s->q.sampler.logprobs > 0)
+        out->logprobs = malloc(n * sizeof(*out->logprobs));
+    if (!out->ids || (s->q.sampler.logprobs > 0 && !out->logprobs))
+        return fail(-ENOMEM, "no memory for a reply of %zu tokens", n);
+    return 0;
+}
+
 int lead_add(struct lead *l, const struct request *q, struct reply *out)
 {
     const struct rank *k = l->r->k;
-    int room = k->bounds.context - q->n, slot = free_slot(l);
+    int room = k->bounds.context - q->n, slot = free_slot(l), r;
     struct stream *s = &l->stream[slot < 0 ? 0 : slot];
 
     if (room < 0)
@@ -151,10 +203,10 @@ int lead_add(struct lead *l, const struct request *q, struct reply *out)
     if (slot < 0)
         return 1;
     *s = (struct stream){ .q = *q, .out = out };
-    s->q.draft = q->draft && k->drafter->block > 0 && k->cfg.depth != 0 && k->bounds.window_max > 1;
+    s->q.draft = q->draft && offer_drafts(&l->offers);
     s->landing = (struct landing){ .left = q->max_tokens < room ? q->max_tokens : room,
-                                   .end = k->end,
-                                   .ends = q->ignore_end ? 0 : k->ends,
+                                   .end = s->end,
+                                   .ends = set_ends(s, k),
                                    .bytes = bytes_of,
                                    .arg = k->tok,
                                    .text = &out->text };
@@ -162,12 +214,12 @@ int lead_add(struct lead *l, const struct request *q, struct reply *out)
     out->prompt_tokens = q->n;
     out->begin_ns = clock_ns();
     if (s->landing.left == 0) {
-        done(s, FINISH_LENGTH);
+        done(l, slot, FINISH_LENGTH);
         return 0;
     }
-    out->ids = malloc((size_t)s->landing.left * sizeof(int32_t));
-    if (!out->ids)
-        return fail(-ENOMEM, "no memory for a reply of %d tokens", s->landing.left);
+    r = reply_room(s);
+    if (r < 0)
+        return r;
     s->landing.ids = out->ids;
     return admit(l, slot);
 }
@@ -175,107 +227,22 @@ int lead_add(struct lead *l, const struct request *q, struct reply *out)
 /* ---- prompts
  * ----------------------------------------------------------------------------------------- */
 
-/* A drafter of the host knows the landed text, so it proposes while the plan is made and needs no pass. */
-static bool passes(const struct lead *l)
-{
-    return l->r->k->drafter->ops->caps & DRAFTER_DEVICE;
-}
-
-static int first_pass(struct lead *l, int slot)
-{
-    struct stream *s = &l->stream[slot];
-    struct plan_draft p = { .asks = 1, .ask = { { .slot = slot, .start = s->pos } } };
-
-    s->state = STREAM_DECODE;
-    return passes(l) && s->q.draft && s->landing.left > 1 ? order_draft(l->r, &p) : 0;
-}
-
 static int prompt_step(struct lead *l, int slot)
 {
     struct stream *s = &l->stream[slot];
     int end = s->filled + l->r->k->bounds.prefill_chunk;
     struct plan_span p = { .slot = slot, .start = s->filled };
-    int err = 0;
+    int err;
 
     p.end = end < s->q.n - 1 ? end : s->q.n - 1;
-    if (p.end > p.start)
-        err = order_fill(l->r, &p);
+    err = order_fill(l->r, &p);
     if (err < 0)
         return err;
+    s->served = l->steps;
     s->filled = p.end;
-    return s->filled == s->q.n - 1 ? first_pass(l, slot) : 0;
-}
-
-/* ---- drafts
- * ------------------------------------------------------------------------------------------ */
-
-static void propose_here(struct lead *l, int slot)
-{
-    struct rank *k = l->r->k;
-    struct seat *seat = &l->r->seat[slot];
-    struct proposal p = { .n = 1, .slot = { slot }, .anchor = { l->stream[slot].pending } };
-
-    k->drafter->ops->propose(k->drafter, &k->x, k->pool, &p, l->r->sampler);
-    k->drafter->ops->collect(k->drafter, &p);
-    seat->pass_ready = true;
-    seat->drafts_n = p.len[0];
-    memcpy(seat->draft, p.draft[0], sizeof(seat->draft));
-    memcpy(seat->conf, p.conf[0], sizeof(seat->conf));
-}
-
-/* The newest drafts for this slot, cut to what may become text. */
-static void offer(struct lead *l, int slot)
-{
-    const struct rank *k = l->r->k;
-    const struct seat *seat = &l->r->seat[slot];
-    struct stream *s = &l->stream[slot];
-    int most = s->landing.left - 1;
-
-    s->offered = 0;
-    if (s->q.draft && !passes(l))
-        propose_here(l, slot);
-    if (!s->q.draft || !seat->pass_ready)
-        return;
-    if (most > k->bounds.window_max - 1)
-        most = k->bounds.window_max - 1;
-    for (int j = 0; j < seat->drafts_n && j < most; j++) {
-        double chance = seat->conf[j];
-
-        s->draft[j] = seat->draft[j];
-        if (k->drafter->ops->caps & DRAFTER_CONFIDENCES)
-            chance = conf_q(&l->conf, !sampler_greedy(&s->q.sampler), j, chance);
-        s->p[j] = seat->conf[j];
-        s->q_of[j] = (float)chance;
-        s->offered = j + 1;
-        /* Nothing behind an end token can land. */
-        if (landing_is_end(&s->landing, s->draft[j]))
-            break;
-    }
-}
-
-static void choose_depth(struct lead *l, int slot, bool alone)
-{
-    const struct rank *k = l->r->k;
-    struct stream *s = &l->stream[slot];
-    double q[WINDOW_MAX];
-
-    offer(l, slot);
-    s->k = s->offered;
-    s->expect = s->lambda = 0;
-    s->cost_us = 0;
-    if (k->cfg.depth != CONFIG_AUTO) {
-        if (s->k > k->cfg.depth)
-            s->k = k->cfg.depth;
-        return;
-    }
-    if (!l->priced)
-        return;
-    for (int j = 0; j < s->offered; j++)
-        q[j] = s->q_of[j];
-    s->lambda = depth_lambda(&s->history, &l->costs);
-    s->k = depth_choose(q, s->offered, s->lambda, &l->costs, &s->expect, &s->cost_us);
-    if (s->k == 0 && s->offered > 0 && !alone)
-        s->k = 1; /* a shared round has paid for the pass and the wider window already */
+    if (s->filled == s->q.n - 1)
+        s->state = STREAM_DECODE;
+    return 0;
 }
 
 /* ---- what lands
@@ -287,12 +254,19 @@ static void say(struct stream *s, size_t before)
         s->q.on_text(s->q.arg, s->out->text.s + before, s->out->text.bytes - before);
 }
 
-/* What the device accepted becomes text, up to the first token that ends the reply. */
-static int land_window(struct lead *l, int slot, struct round_slot *rec)
+/* Of rows that verify what landed; row is the window's first. */
+static void keep_logprobs(const struct lead *l, struct stream *s, int row, int landed)
 {
-    struct stream *s = &l->stream[slot];
-    const struct seat *seat = &l->r->seat[slot];
-    bool sampled = !sampler_greedy(&s->q.sampler);
+    for (int i = 0; i < landed; i++)
+        s->out->logprobs[s->landing.n - landed + i] = *accept_logprobs(l->r->k->acc, row + i);
+}
+
+/* What the device accepted becomes text, up to the first token that ends the reply. */
+static int land_window(struct lead *l, const struct plan_window *w, int row, bool alone,
+                       struct round_slot *rec)
+{
+    struct stream *s = &l->stream[w->slot];
+    const struct seat *seat = &l->r->seat[w->slot];
     size_t before = s->out->text.bytes;
     enum finish f;
     int landed = landing_take(&s->landing, seat->choice, seat->n_ok, &f);
@@ -302,31 +276,24 @@ static int land_window(struct lead *l, int slot, struct round_slot *rec)
     s->out->last_ns = clock_ns();
     if (s->out->first_ns == 0)
         s->out->first_ns = s->out->last_ns;
+    if (s->out->logprobs)
+        keep_logprobs(l, s, row, landed);
     say(s, before);
-    conf_note(&l->conf, sampled, s->p, s->k, seat->n_ok - 1);
-    depth_note(&s->history, &l->costs, s->k + 1, s->q.draft && passes(l), landed);
     s->pos += landed;
     s->pending = seat->choice[landed - 1];
     s->kept = false;
-    s->commit = (struct plan_commit){ .slot = slot,
+    s->commit = (struct plan_commit){ .slot = w->slot,
                                       .keep = landed,
                                       .flags = (landed == seat->n_ok ? COMMIT_MATCHED : 0) |
                                                (f != FINISH_NONE ? COMMIT_STOPPED : 0),
                                       .next = s->pending };
     rec->landed = landed;
     rec->finish = f;
-    rec->offered = s->offered;
-    if (s->k == 0 && s->offered > 0)
-        rec->skipped = seat->choice[0] == s->draft[0] ? SKIPPED_RIGHT : SKIPPED_WRONG;
-    memcpy(rec->p, s->p, sizeof(rec->p));
-    memcpy(rec->q, s->q_of, sizeof(rec->q));
-    rec->expect = s->expect;
-    rec->lambda = s->lambda;
-    rec->cost_us = s->cost_us;
+    offer_landed(&l->offers, w->slot, alone, landed, rec);
     s->out->n = s->landing.n;
     s->out->rounds++;
     tally_add(&s->out->sums,
-              &(struct round_record){ .windows = 1, .rows = s->k + 1, .slot = { *rec } });
+              &(struct round_record){ .windows = 1, .rows = w->rows, .slot = { *rec } });
     return 0;
 }
 
@@ -341,7 +308,7 @@ static int leave(struct lead *l, int slot, enum finish f)
     if (err == 0)
         err = order_release(l->r, slot);
     if (err == 0)
-        done(s, f);
+        done(l, slot, f);
     return err;
 }
 
@@ -357,90 +324,170 @@ static int decoding(const struct lead *l)
     return n;
 }
 
-static void plan_windows(struct lead *l)
+static struct offer_at offer_of(const struct lead *l, int slot, bool alone)
 {
-    struct plan_round *p = &l->plan;
+    const struct stream *s = &l->stream[slot];
+
+    return (struct offer_at){ .slot = slot,
+                              .pos = s->pos,
+                              .pending = s->pending,
+                              .left = s->landing.left,
+                              .alone = alone,
+                              .landing = &s->landing };
+}
+
+/* Draft passes that the round before has not made. */
+static int draft_now(struct lead *l, const struct offer_at *at, int n)
+{
+    struct plan_draft p = { 0 };
+
+    for (int i = 0; i < n; i++)
+        if (offer_need(&l->offers, &at[i]))
+            p.ask[p.asks++] = (struct plan_ask){ .slot = at[i].slot, .start = at[i].pos };
+    return p.asks ? order_draft(l->r, &p) : 0;
+}
+
+static void add_window(struct plan_round *p, struct stream *s, const struct offer *o, int slot)
+{
+    if (!s->kept)
+        p->commit[p->commits++] = s->commit;
+    s->kept = true;
+    p->window[p->windows++] = (struct plan_window){
+        .slot = slot, .rows = o->k + 1, .pos = s->pos, .source = o->k ? o->source : SOURCE_NONE
+    };
+    p->tok[p->rows++] = s->pending;
+    memcpy(p->tok + p->rows, o->draft, (size_t)o->k * sizeof(int32_t));
+    p->rows += o->k;
+}
+
+static int plan_windows(struct lead *l, struct plan_round *p)
+{
+    struct offer_at at[SLOTS_MAX];
     bool alone = decoding(l) == 1;
+    unsigned asks;
+    int n = 0, err;
 
     *p = (struct plan_round){ 0 };
-    for (int slot = 0; slot < SLOTS_MAX; slot++) {
-        struct stream *s = &l->stream[slot];
-
-        if (s->state != STREAM_DECODE)
-            continue;
-        choose_depth(l, slot, alone);
-        if (!s->kept)
-            p->commit[p->commits++] = s->commit;
-        s->kept = true;
-        p->window[p->windows++] =
-            (struct plan_window){ .slot = slot,
-                                  .rows = s->k + 1,
-                                  .pos = s->pos,
-                                  .source = s->k ? SOURCE_DRAFTER : SOURCE_NONE };
-        p->tok[p->rows++] = s->pending;
-        memcpy(p->tok + p->rows, s->draft, (size_t)s->k * sizeof(int32_t));
-        p->rows += s->k;
-        /* A pass behind the window is of use only if a token can land behind its first one. */
-        if (passes(l) && s->q.draft && s->landing.left > 2)
-            p->ask[p->asks++] = (struct plan_ask){ .slot = slot, .start = s->pos };
-    }
+    for (int slot = 0; slot < SLOTS_MAX; slot++)
+        if (l->stream[slot].state == STREAM_DECODE)
+            at[n++] = offer_of(l, slot, alone);
+    err = draft_now(l, at, n);
+    if (err < 0)
+        return err;
+    for (int i = 0; i < n; i++)
+        offer_choose(&l->offers, &at[i]);
+    for (int i = 0; i < n; i++)
+        add_window(p, &l->stream[at[i].slot], &l->offers.slot[at[i].slot], at[i].slot);
+    asks = offer_ask(&l->offers, at, n);
+    for (int i = 0; i < n; i++)
+        if (asks >> at[i].slot & 1u)
+            p->ask[p->asks++] = (struct plan_ask){ .slot = at[i].slot, .start = at[i].pos };
     p->arm = p->asks ? ARM_BEHIND : 0;
+    return 0;
+}
+
+static void note_spec(struct round_record *rec, enum spec_end e)
+{
+    if (e != SPEC_OFF && (rec->spec == SPEC_OFF || rec->spec == SPEC_USED))
+        rec->spec = e;
+}
+
+static int land_all(struct lead *l)
+{
+    struct plan_round *p = &l->plan;
+    struct rounds *r = l->r;
+    int row = 0, slot[SLOTS_MAX];
+
+    for (int i = 0; i < p->windows; i++)
+        slot[i] = p->window[i].slot;
+    offer_ran(&l->offers, slot, p->windows);
+    for (int i = 0; i < p->windows; i++) {
+        int err = land_window(l, &p->window[i], row, p->windows == 1, &r->rec.slot[i]);
+
+        if (err < 0)
+            return err;
+        note_spec(&r->rec, l->offers.slot[slot[i]].spec);
+        row += p->window[i].rows;
+    }
+    return 0;
 }
 
 static int decode_step(struct lead *l)
 {
     struct rounds *r = l->r;
+    struct plan_round *p = &l->plan;
     int64_t begin;
-    int err;
+    int err = plan_windows(l, p);
 
-    plan_windows(l);
-    err = order_round(r, &l->plan);
+    if (err == 0)
+        err = order_round(r, p);
     if (err < 0)
         return err;
     begin = clock_ns();
-    for (int i = 0; i < l->plan.windows && err == 0; i++)
-        err = land_window(l, l->plan.window[i].slot, &r->rec.slot[i]);
+    err = land_all(l);
     if (err < 0)
         return err;
     r->rec.commit_ns = clock_ns() - begin;
     round_record_done(r);
-    for (int i = 0; i < l->plan.windows && err == 0; i++)
+    for (int i = 0; i < p->windows && err == 0; i++)
         if (r->rec.slot[i].finish != FINISH_NONE)
-            err = leave(l, l->plan.window[i].slot, r->rec.slot[i].finish);
+            err = leave(l, p->window[i].slot, r->rec.slot[i].finish);
     return err;
+}
+
+/* The reply ends where it is. */
+static int cut_short(struct lead *l, int slot, enum finish f)
+{
+    struct stream *s = &l->stream[slot];
+    size_t before = s->out->text.bytes;
+    int err = landing_cut(&s->landing);
+
+    say(s, before);
+    return err < 0 ? rank_broken(l->r->k, err, "round %u: text", l->r->number) : leave(l, slot, f);
+}
+
+int lead_cancel(struct lead *l, const struct reply *out)
+{
+    for (int slot = 0; slot < SLOTS_MAX; slot++)
+        if (l->stream[slot].state != STREAM_IDLE && l->stream[slot].out == out)
+            return cut_short(l, slot, FINISH_CANCELLED);
+    return 0;
 }
 
 static int interrupt(struct lead *l)
 {
     int err = 0;
 
-    for (int slot = 0; slot < SLOTS_MAX && err == 0; slot++) {
-        struct stream *s = &l->stream[slot];
-        size_t before;
-
-        if (s->state == STREAM_IDLE)
-            continue;
-        before = s->out->text.bytes;
-        err = landing_cut(&s->landing);
-        say(s, before);
-        if (err == 0)
-            err = leave(l, slot, FINISH_INTERRUPTED);
-    }
+    for (int slot = 0; slot < SLOTS_MAX && err == 0; slot++)
+        if (l->stream[slot].state != STREAM_IDLE)
+            err = cut_short(l, slot, FINISH_INTERRUPTED);
     return err < 0 ? err : 1;
+}
+
+/* The prompt that has waited longest, -1 if none waits. */
+static int next_prompt(const struct lead *l)
+{
+    int next = -1;
+
+    for (int slot = 0; slot < SLOTS_MAX; slot++)
+        if (l->stream[slot].state == STREAM_PROMPT &&
+            (next < 0 || l->stream[slot].served < l->stream[next].served))
+            next = slot;
+    return next;
 }
 
 int lead_step(struct lead *l)
 {
+    int prompt = next_prompt(l);
     bool decodes = decoding(l) > 0;
 
     if (lead_leaving(l))
         return interrupt(l);
+    l->steps++;
     /* A prompt chunk and a round take turns. */
-    for (int slot = 0; slot < SLOTS_MAX; slot++) {
-        if (l->stream[slot].state != STREAM_PROMPT || (decodes && l->rounds_turn))
-            continue;
+    if (prompt >= 0 && !(decodes && l->rounds_turn)) {
         l->rounds_turn = true;
-        return prompt_step(l, slot);
+        return prompt_step(l, prompt);
     }
     l->rounds_turn = false;
     return decodes ? decode_step(l) : 1;

@@ -7,7 +7,7 @@
 #include <stdbool.h>
 #include <string.h>
 
-#define ADMIT_WORDS 6
+#define ADMIT_WORDS 10
 #define ROUND_WORDS 2
 
 static const char *const op_names[PLAN_OPS] = {
@@ -29,7 +29,8 @@ static size_t id_words(int n)
 
 size_t plan_words(const struct plan_bounds *b)
 {
-    size_t admit = ADMIT_WORDS + id_words(b->context), frame = PLAN_PAYLOAD;
+    size_t admit = ADMIT_WORDS + id_words(SAMPLER_ENDS) + LOGIT_BIASES_MAX + id_words(b->context);
+    size_t frame = PLAN_PAYLOAD;
 
     return admit > frame ? admit : frame;
 }
@@ -68,15 +69,32 @@ static uint64_t put_ask(const struct plan_ask *a)
     return (uint64_t)a->slot | at((uint32_t)a->start, 32);
 }
 
+static uint64_t put_bias(const struct logit_bias *b)
+{
+    uint32_t bits;
+
+    memcpy(&bits, &b->add, sizeof(bits));
+    return (uint32_t)b->id | at(bits, 32);
+}
+
 size_t plan_put_admit(const struct plan_admit *p, uint64_t *word)
 {
-    word[0] = (uint64_t)p->slot | at(p->flags, 8) | at((uint32_t)p->n, 32);
-    word[1] = (uint32_t)p->budget | at((uint32_t)p->sampler.top_k, 32);
-    word[2] = p->sampler.seed;
-    word[3] = bits_of(p->sampler.temperature);
-    word[4] = bits_of(p->sampler.top_p);
-    word[5] = bits_of(p->sampler.min_p);
-    return ADMIT_WORDS + put_ids(p->ids, p->n, word + ADMIT_WORDS);
+    const struct sampler *s = &p->sampler;
+    const double real[] = { s->temperature, s->top_p,     s->min_p,
+                            s->repetition,  s->frequency, s->presence };
+    size_t n = 4;
+
+    word[0] =
+        (uint64_t)p->slot | at(p->flags, 8) | at((uint32_t)s->biases, 16) | at((uint32_t)p->n, 32);
+    word[1] = (uint32_t)p->budget | at((uint32_t)s->top_k, 32);
+    word[2] = s->seed;
+    word[3] = (uint32_t)s->min_tokens | at((uint32_t)s->logprobs, 32) | at((uint32_t)s->ends, 40);
+    for (size_t i = 0; i < sizeof(real) / sizeof(real[0]); i++)
+        word[n++] = bits_of(real[i]);
+    n += put_ids(s->end, s->ends, word + n);
+    for (int i = 0; i < s->biases; i++)
+        word[n++] = put_bias(&p->bias[i]);
+    return n + put_ids(p->ids, p->n, word + n);
 }
 
 size_t plan_put_span(const struct plan_span *p, uint64_t *word)
@@ -201,19 +219,6 @@ static void take_zero(struct taker *t, uint64_t word, int bit, int bits)
     take_bits(t, word, bit, bits, 0, 0, "a reserved field");
 }
 
-static double take_real(struct taker *t, double lo, double hi, const char *field)
-{
-    uint64_t word = take_word(t);
-    double v;
-
-    memcpy(&v, &word, sizeof(v));
-    if (!(v >= lo && v <= hi)) {
-        refuse(t, field, word);
-        return lo;
-    }
-    return v;
-}
-
 static void take_ids(struct taker *t, int32_t *id, int n)
 {
     for (int i = 0; i < n && t->r == 0; i += 2) {
@@ -270,25 +275,57 @@ static int take_end(struct taker *t)
     return t->r;
 }
 
+static void take_biases(struct taker *t, struct logit_bias *bias, int n)
+{
+    for (int i = 0; i < n; i++) {
+        uint64_t word = take_word(t);
+        uint32_t bits = (uint32_t)(word >> 32);
+
+        bias[i].id = take_bits(t, word, 0, 32, 0, t->b->vocab - 1, "biased token");
+        memcpy(&bias[i].add, &bits, sizeof(bits));
+    }
+}
+
+/* A sampler that no request of rank 0's can have. */
+static void check_sampler(struct taker *t, const struct sampler *s, const struct logit_bias *bias)
+{
+    if (t->r == 0 && sampler_check(s) < 0)
+        refuse(t, "sampler of slot", t->m->word[0] & 0xff);
+    if (t->r == 0 && sampler_check_biases(bias, s->biases, t->b->vocab) < 0)
+        refuse(t, "biases of slot", t->m->word[0] & 0xff);
+}
+
 int plan_get_admit(const struct plan_msg *m, const struct plan_bounds *b, int32_t *ids,
-                   struct plan_admit *out)
+                   struct logit_bias *bias, struct plan_admit *out)
 {
     struct taker t = { .m = m, .b = b };
-    struct plan_admit p = { .ids = ids };
+    struct plan_admit p = { .ids = ids, .bias = bias };
+    struct sampler *s = &p.sampler;
+    double *const real[] = { &s->temperature, &s->top_p,     &s->min_p,
+                             &s->repetition,  &s->frequency, &s->presence };
     uint64_t word = take_word(&t);
 
     p.slot = take_slot(&t, word);
     p.flags = (unsigned)take_bits(&t, word, 8, 8, 0, ADMIT_DRAFT | ADMIT_IGNORE_END, "flags");
-    take_zero(&t, word, 16, 16);
+    s->biases = take_bits(&t, word, 16, 16, 0, LOGIT_BIASES_MAX, "biases");
     p.n = take_bits(&t, word, 32, 32, 1, b->context, "prompt");
     word = take_word(&t);
     p.budget = take_bits(&t, word, 0, 32, 0, b->context - p.n, "budget");
-    p.sampler.top_k = take_bits(&t, word, 32, 32, 0, INT32_MAX, "top_k");
-    p.sampler.seed = take_word(&t);
-    p.sampler.temperature = take_real(&t, 0, 100, "temperature");
-    p.sampler.top_p = take_real(&t, 0, 1, "top_p");
-    p.sampler.min_p = take_real(&t, 0, 1, "min_p");
+    s->top_k = take_bits(&t, word, 32, 32, 0, INT32_MAX, "top_k");
+    s->seed = take_word(&t);
+    word = take_word(&t);
+    s->min_tokens = take_bits(&t, word, 0, 32, 0, INT32_MAX, "min_tokens");
+    s->logprobs = take_bits(&t, word, 32, 8, 0, LOGPROBS_MAX + 1, "logprobs");
+    s->ends = take_bits(&t, word, 40, 8, 0, SAMPLER_ENDS, "end tokens");
+    take_zero(&t, word, 48, 16);
+    for (size_t i = 0; i < sizeof(real) / sizeof(real[0]); i++) {
+        word = take_word(&t);
+        memcpy(real[i], &word, sizeof(word));
+    }
+    take_ids(&t, s->end, s->ends);
+    take_biases(&t, bias, s->biases);
     take_ids(&t, ids, p.n);
+    check_sampler(&t, s, bias);
     if (take_end(&t) < 0)
         return t.r;
     *out = p;

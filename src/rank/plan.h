@@ -1,6 +1,6 @@
 /* plan - the orders of rank 0 as words, and back with every number checked.
  *
- *   ADMIT      a request takes a slot: its prompt, seed and sampler
+ *   ADMIT      a request takes a slot: its prompt, sampler and biases
  *   FILL       a chunk of the prompt runs: rows start .. end - 1
  *   DRAFT      a draft pass for slots whose prompt has run
  *   ROUND      what the last round landed, this round's windows with all ids, draft passes behind
@@ -20,9 +20,9 @@
 #ifndef TANDEM_RANK_PLAN_H
 #define TANDEM_RANK_PLAN_H
 
-#include "kernels/ops.h"
 #include "src/base/limits.h"
 #include "src/rank/plan_box.h"
+#include "src/verify/sampler.h"
 
 #include <stddef.h>
 #include <stdint.h>
@@ -66,8 +66,9 @@ struct plan_bounds {
 struct plan_admit {
     int slot, n, budget;
     unsigned flags;
-    struct sampler sampler;
-    const int32_t *ids; /* encode: the caller's. decode: as given */
+    struct sampler sampler;        /* but for `prompt`, which is n */
+    const int32_t *ids;            /* [n]. encode: the caller's. decode: as given */
+    const struct logit_bias *bias; /* [sampler.biases], the same way */
 };
 
 struct plan_span { /* FILL, SCORE */
@@ -142,11 +143,12 @@ size_t plan_put_clock(const struct plan_clock *p, uint64_t *word);
 
 /* plan_get_* - decode and check against the bounds.
  *
- * in, out  *out is written on success only; ids of ADMIT go to ids[] with room for b->context
+ * in, out  *out is written on success only; ids of ADMIT go to ids[] with room for b->context, its
+ *          biases to bias[LOGIT_BIASES_MAX]
  * errors   -EPROTO naming the op and the field
  */
 int plan_get_admit(const struct plan_msg *m, const struct plan_bounds *b, int32_t *ids,
-                   struct plan_admit *out);
+                   struct logit_bias *bias, struct plan_admit *out);
 int plan_get_span(const struct plan_msg *m, const struct plan_bounds *b, struct plan_span *out);
 int plan_get_draft(const struct plan_msg *m, const struct plan_bounds *b, struct plan_draft *out);
 int plan_get_round(const struct plan_msg *m, const struct plan_bounds *b, struct plan_round *out);

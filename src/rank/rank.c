@@ -98,18 +98,22 @@ static int load_texts(struct rank *k, enum exit_step *step)
     return read_ends(k);
 }
 
-/* The checkpoint's own drafter unless the setting names another. */
+/* The checkpoint's own drafter, and copies beside it, unless the setting names another. */
 static int load_drafter(struct rank *k)
 {
     const char *name = k->cfg.draft;
-    int r;
+    bool both = strcmp(name, "auto") == 0;
+    int r = 0;
 
     k->drafter = k->plan.drafter;
-    if (strcmp(name, "auto") == 0 || strcmp(name, k->drafter->ops->name) == 0)
-        return 0;
-    r = drafter_open(name, k->plan.config, k->model, &k->drafter);
+    if (!both && strcmp(name, k->drafter->ops->name) != 0)
+        r = drafter_open(name, k->plan.config, k->model, &k->drafter);
     if (r < 0)
         k->drafter = NULL;
+    else if (both)
+        r = drafter_open("ngram", k->plan.config, k->model, &k->copies);
+    else if (strcmp(name, "ngram") == 0)
+        k->copies = k->drafter;
     return r;
 }
 
@@ -352,6 +356,8 @@ static int open_state(struct rank *k)
         r = k->model->ops->ready(k->model, k->dev, k->pack);
     if (r == 0)
         r = k->drafter->ops->ready(k->drafter, k->dev, k->pool);
+    if (r == 0 && k->copies && k->copies != k->drafter)
+        r = k->copies->ops->ready(k->copies, k->dev, k->pool);
     if (r == 0)
         r = row_store_open(&(struct row_store_settings){ .pack = k->pack,
                                                          .io = k->cfg.engram_io,
@@ -511,6 +517,8 @@ void rank_close(struct rank *k)
     if (k->rows)
         k->rows->ops->close(k->rows);
     slot_pool_close(k->pool);
+    if (k->copies && k->copies != k->drafter)
+        k->copies->ops->close(k->copies);
     if (k->drafter && k->drafter != k->plan.drafter)
         k->drafter->ops->close(k->drafter);
     blueprint_close(&k->plan);

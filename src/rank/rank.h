@@ -50,6 +50,7 @@ struct rank {
     struct blueprint plan;
     struct model *model;     /* of the plan */
     struct drafter *drafter; /* the one in use: the plan's or one that the setting `draft` names */
+    struct drafter *copies;  /* drafts from the text: beside the other one, the same one, or NULL */
     struct tokenizer *tok;
     int32_t end[RANK_ENDS_MAX]; /* end tokens of config.json and generation_config.json */
     int ends;

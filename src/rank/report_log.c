@@ -142,7 +142,7 @@ static const char *mode_at(int i)
 
 static const char *spec_at(int i)
 {
-    return spec_name((enum spec_outcome)i);
+    return spec_end_name((enum spec_end)i);
 }
 
 static const char *finish_at(int i)
@@ -274,7 +274,7 @@ static void take_round(struct report_log *l, struct taker *t, const struct json 
     r->bucket = (int)take_int(t, o, "bucket", 0, INT32_MAX, 0);
     r->ctx = (int)take_int(t, o, "ctx", 0, INT32_MAX, 0);
     r->mode = (enum round_mode)take_name(t, o, "mode", mode_at, MODES);
-    r->spec = (enum spec_outcome)take_name(t, o, "spec", spec_at, SPECS);
+    r->spec = (enum spec_end)take_name(t, o, "spec", spec_at, SPEC_ENDS);
     take_windows(l, t, o, r);
     take_numbers(t, o, r);
     r->lag_known = lag && !json_is(lag, JSON_IS_NULL);

@@ -203,6 +203,7 @@ static void collect(struct rounds *r)
         s->drafts_n = r->pass.len[i];
         memcpy(s->draft, r->pass.draft[i], sizeof(s->draft));
         memcpy(s->conf, r->pass.conf[i], sizeof(s->conf));
+        s->bad = r->pass.bad[i];
         warm(r, r->pass.slot[i]);
     }
 }
@@ -233,11 +234,14 @@ int round_admit(struct rounds *r, const struct plan_admit *p)
     if (s->prompt != p->ids)
         memcpy(s->prompt, p->ids, (size_t)p->n * sizeof(int32_t));
     r->sampler[p->slot] = p->sampler;
-    accept_admit(k->acc, &k->x, p->slot, &p->sampler, NULL, 0);
+    r->sampler[p->slot].prompt = p->n;
+    accept_admit(k->acc, &k->x, p->slot, &r->sampler[p->slot], p->bias, p->sampler.biases);
     s->pass_ready = false;
     r->follows_round = false;
     k->arena.used = 0;
     k->drafter->ops->reset(k->drafter, &k->x, k->pool, p->slot, 0);
+    if (k->copies && k->copies != k->drafter)
+        k->copies->ops->reset(k->copies, &k->x, k->pool, p->slot, 0);
     if (s->n == 1)
         set_pending(r, p->slot);
     return settle(r, "admitting");
@@ -347,6 +351,7 @@ int round_score(struct rounds *r, const struct plan_span *p, score_fn *fn, void 
 int round_draft(struct rounds *r, const struct plan_draft *p)
 {
     const struct rank *k = r->k;
+    int64_t begin = clock_ns();
     int err;
 
     for (int i = 0; i < p->asks; i++)
@@ -360,7 +365,8 @@ int round_draft(struct rounds *r, const struct plan_draft *p)
     collect(r);
     comm_stats_take(r->k->comm);
     r->proposed += p->asks * k->drafter->block;
-    r->follows_round = false;
+    /* Between two rounds it is part of the second one's time, else of what the prompt took. */
+    *(r->follows_round ? &r->pass_ns : &r->prompt_ns) += clock_ns() - begin;
     return 0;
 }
 
@@ -409,7 +415,7 @@ int round_calibrate(struct rounds *r, const struct plan_calibrate *p, int64_t *n
     comm_stats_take(k->comm);
     r->follows_round = false;
     r->tally = (struct tally){ 0 }; /* what ran to measure is no part of the sums */
-    r->prompt_rows = r->prompt_ns = r->proposed = 0;
+    r->prompt_rows = r->prompt_ns = r->proposed = r->pass_ns = 0;
     return 0;
 }
 
@@ -505,7 +511,8 @@ static int build_window(struct rounds *r, const struct plan_round *p)
                                     .prompt_ns = r->prompt_ns,
                                     .proposed = r->proposed + p->asks * k->drafter->block };
     r->rec_open = true;
-    r->prompt_rows = r->prompt_ns = r->proposed = 0;
+    r->rec.draft_ns = r->pass_ns;
+    r->prompt_rows = r->prompt_ns = r->proposed = r->pass_ns = 0;
     for (int i = 0; i < p->windows; i++) {
         const struct plan_window *w = &p->window[i];
         struct seat *s = &r->seat[w->slot];
@@ -577,7 +584,7 @@ static int run_window(struct rounds *r, const struct plan_round *p)
 
     t[0] = clock_ns();
     r->start_ns = t[0];
-    rec->idle_ns = r->follows_round ? t[0] - r->device_end_ns : 0;
+    rec->idle_ns = r->follows_round ? t[0] - r->device_end_ns - rec->draft_ns : 0;
     enter(r, PHASE_WINDOW);
     k->model->ops->forward(k->model, &k->x, k->pool, k->win);
     t[1] = clock_ns();
@@ -608,7 +615,7 @@ static int run_window(struct rounds *r, const struct plan_round *p)
     rec->window_ns = t[1] - t[0];
     rec->choose_ns = t[2] - t[1];
     rec->ingest_ns = t[3] - t[2];
-    rec->draft_ns = t[4] - t[3];
+    rec->draft_ns += t[4] - t[3];
     rec->draft_wait_ns = t[5] - t[4];
     return err;
 }

@@ -35,6 +35,7 @@ struct seat {
     int drafts_n;
     int32_t draft[WINDOW_MAX];
     float conf[WINDOW_MAX];
+    bool bad; /* the pass had a number that is not finite */
 };
 
 struct rounds {
@@ -45,12 +46,13 @@ struct rounds {
     uint32_t number;      /* of the next round */
     uint64_t digest;
     uint64_t *word; /* room for one encoded order */
+    struct logit_bias bias[LOGIT_BIASES_MAX]; /* of an ADMIT that is being decoded */
 
     struct round_record rec; /* of the last round; a follower's waits for what landed */
     bool rec_open;
     struct tally tally;
     struct roundlog *log;
-    int64_t prompt_rows, prompt_ns, proposed; /* since the last window; see the record */
+    int64_t prompt_rows, prompt_ns, proposed, pass_ns; /* since the last window; see the record */
     int64_t start_ns;                         /* when the last round's window started */
     int64_t device_end_ns;                    /* of the last round */
     bool follows_round;                       /* nothing ran since the last round */

@@ -133,7 +133,7 @@ static void put_line(struct roundlog *l, const struct round_record *r)
     put_chances(w, "p", r, false);
     put_chances(w, "q", r, true);
     put_prices(w, r);
-    json_put_str(w, "spec", spec_name(r->spec));
+    json_put_str(w, "spec", spec_end_name(r->spec));
     for (const struct record_field *f = record_fields; f->key; f++)
         put_number(w, f, record_number(r, f));
     if (r->lag_known)

@@ -43,17 +43,11 @@ const char *mode_name(enum round_mode m)
     return names[m];
 }
 
-const char *spec_name(enum spec_outcome s)
-{
-    static const char *const names[SPECS] = { "off",   "hit",    "reset",   "unused",
-                                              "slots", "commit", "pending", "inputs" };
-
-    return names[s];
-}
-
 const char *finish_name(enum finish f)
 {
-    static const char *const names[FINISHES] = { "", "end", "stop", "length", "interrupted", "error" };
+    static const char *const names[FINISHES] = { "",       "end",         "stop",
+                                                 "length", "interrupted", "cancelled",
+                                                 "error" };
 
     return names[f];
 }

@@ -7,6 +7,7 @@
 #define TANDEM_RANK_TALLY_H
 
 #include "src/base/limits.h"
+#include "src/draft/speculation.h"
 #include "src/rank/landing.h"
 #include "src/rank/plan.h"
 
@@ -19,21 +20,7 @@
 /* How the window's ops reached the device. */
 enum round_mode { MODE_EAGER, MODE_CAPTURE, MODE_REPLAY, MODES };
 
-/* What became of a draft pass that ran ahead of its round: used, or why not. */
-enum spec_outcome {
-    SPEC_OFF,
-    SPEC_HIT,
-    SPEC_RESET,
-    SPEC_UNUSED,
-    SPEC_SLOTS,
-    SPEC_COMMIT,
-    SPEC_PENDING,
-    SPEC_INPUTS,
-    SPECS
-};
-
 const char *mode_name(enum round_mode m);
-const char *spec_name(enum spec_outcome s);
 /* finish_name - of the log: "end" and "stop" apart; finish_reason - of a reply: both are "stop". */
 const char *finish_name(enum finish f);
 const char *finish_reason(enum finish f);
@@ -59,7 +46,7 @@ struct round_record {
     int windows, rows;
     int bucket, ctx; /* padded rows; largest position */
     enum round_mode mode;
-    enum spec_outcome spec;
+    enum spec_end spec; /* the worst of the slots that wanted drafts */
     struct round_slot slot[SLOTS_MAX];
     int64_t proposed; /* drafts of the passes since the last window, its own pass included */
     int64_t prompt_rows, prompt_ns; /* prompt chunks since the last window */
@@ -89,7 +76,7 @@ struct tally {
     uint64_t offered;                             /* windows that could have verified a draft */
     uint64_t skipped[SKIPPED_RIGHT + 1];          /* of those, windows that verified none */
     struct tenth tenth[10];                       /* by q of the first draft */
-    uint64_t source[SOURCES], mode[MODES], spec[SPECS];
+    uint64_t source[SOURCES], mode[MODES], spec[SPEC_ENDS];
     uint64_t lags;
     int64_t lag_ns;
     int64_t proposed, prompt_rows, prompt_ns;

@@ -24,6 +24,7 @@ static void quiet(void *arg, enum log_level level, const char *line)
 static size_t round_trip(const struct plan_msg *m, uint64_t *word)
 {
     int32_t ids[CONTEXT];
+    struct logit_bias bias[LOGIT_BIASES_MAX];
     union {
         struct plan_admit admit;
         struct plan_span span;
@@ -36,7 +37,8 @@ static size_t round_trip(const struct plan_msg *m, uint64_t *word)
 
     switch (m->op) {
     case PLAN_ADMIT:
-        return plan_get_admit(m, &bounds, ids, &p.admit) < 0 ? 0 : plan_put_admit(&p.admit, word);
+        return plan_get_admit(m, &bounds, ids, bias, &p.admit) < 0 ? 0
+                                                                   : plan_put_admit(&p.admit, word);
     case PLAN_FILL:
     case PLAN_SCORE:
         return plan_get_span(m, &bounds, &p.span) < 0 ? 0 : plan_put_span(&p.span, word);

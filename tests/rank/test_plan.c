@@ -8,11 +8,12 @@
 #include <criterion/new/assert.h>
 
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #define SEED 20
-#define WORDS 512
+#define WORDS 2048
 
 static const struct plan_bounds bounds = {
     .slots = 4, .vocab = 4096, .context = 600, .window_max = 16, .prefill_chunk = 64
@@ -101,6 +102,8 @@ Test(plan, the_largest_round_is_one_frame)
 Test(plan, the_other_orders_come_back_as_they_were)
 {
     uint64_t word[WORDS];
+    static const struct logit_bias bias[3] = { { 5, -1.5f }, { 4095, -INFINITY }, { 0, 100 } };
+    struct logit_bias bias_back[LOGIT_BIASES_MAX];
     int32_t ids[600], back[600];
     struct plan_msg m;
 
@@ -111,18 +114,31 @@ Test(plan, the_other_orders_come_back_as_they_were)
                                 .n = n,
                                 .budget = 600 - n,
                                 .flags = ADMIT_DRAFT,
-                                .ids = ids },
+                                .ids = ids,
+                                .bias = bias },
                           q;
 
-        p.sampler = (struct sampler){
-            .temperature = 0.8, .top_p = 0.95, .min_p = 0.05, .seed = UINT64_MAX - 3, .top_k = 40
-        };
+        p.sampler = (struct sampler){ .temperature = 0.8,
+                                      .top_p = 0.95,
+                                      .min_p = 0.05,
+                                      .seed = UINT64_MAX - 3,
+                                      .repetition = 1.1,
+                                      .frequency = -0.5,
+                                      .presence = 2,
+                                      .top_k = 40,
+                                      .min_tokens = 17,
+                                      .logprobs = LOGPROBS_MAX + 1,
+                                      .biases = n % 4,
+                                      .ends = n % 17 };
+        for (int i = 0; i < p.sampler.ends; i++)
+            p.sampler.end[i] = 4095 - i;
         m = message(PLAN_ADMIT, word, plan_put_admit(&p, word));
         cr_assert(le(sz, m.n, plan_words(&bounds)));
-        cr_assert(eq(int, plan_get_admit(&m, &bounds, back, &q), 0));
+        cr_assert(eq(int, plan_get_admit(&m, &bounds, back, bias_back, &q), 0));
         cr_expect(q.slot == 2 && q.n == n && q.budget == 600 - n && q.flags == ADMIT_DRAFT);
         cr_expect(memcmp(&p.sampler, &q.sampler, sizeof(p.sampler)) == 0);
         cr_expect(memcmp(ids, back, (size_t)n * sizeof(ids[0])) == 0);
+        cr_expect(memcmp(bias, bias_back, (size_t)(n % 4) * sizeof(bias[0])) == 0);
     }
 
     struct plan_span span = { 3, 64, 128 }, span2;
@@ -176,16 +192,22 @@ struct bad_case {
 static const struct bad_case bad[] = {
     { "slot", PLAN_ADMIT, 0, UINT64_C(4) | UINT64_C(3) << 32, "slot" },
     { "flags", PLAN_ADMIT, 0, UINT64_C(4) << 8 | UINT64_C(3) << 32, "flags" },
-    { "reserved bits", PLAN_ADMIT, 0, UINT64_C(1) << 20 | UINT64_C(3) << 32, "reserved" },
+    { "biases", PLAN_ADMIT, 0, UINT64_C(1025) << 16 | UINT64_C(3) << 32, "biases" },
+    { "a bias that is not there", PLAN_ADMIT, 0, UINT64_C(1) << 16 | UINT64_C(3) << 32, "words" },
     { "no prompt", PLAN_ADMIT, 0, 0, "prompt" },
     { "prompt over the context", PLAN_ADMIT, 0, UINT64_C(601) << 32, "prompt" },
     { "budget over the context", PLAN_ADMIT, 1, 598, "budget" },
     { "top_k", PLAN_ADMIT, 1, UINT64_C(0xffffffff) << 32, "top_k" },
-    { "temperature not a number", PLAN_ADMIT, 3, NAN_BITS, "temperature" },
-    { "top_p below 0", PLAN_ADMIT, 4, UINT64_C(0xbff0000000000000), "top_p" },
-    { "id over the vocabulary", PLAN_ADMIT, 6, 4096, "id" },
-    { "id in the upper half", PLAN_ADMIT, 6, UINT64_C(4096) << 32, "id" },
-    { "something behind the last id", PLAN_ADMIT, 7, UINT64_C(1) << 32, "reserved" },
+    { "min_tokens", PLAN_ADMIT, 3, 0xffffffff, "min_tokens" },
+    { "more logprobs than there are", PLAN_ADMIT, 3, UINT64_C(22) << 32, "logprobs" },
+    { "more end tokens than fit", PLAN_ADMIT, 3, UINT64_C(17) << 40, "end tokens" },
+    { "reserved bits", PLAN_ADMIT, 3, UINT64_C(1) << 48, "reserved" },
+    { "temperature not a number", PLAN_ADMIT, 4, NAN_BITS, "sampler" },
+    { "top_p below 0", PLAN_ADMIT, 5, UINT64_C(0xbff0000000000000), "sampler" },
+    { "penalty not a number", PLAN_ADMIT, 9, NAN_BITS, "sampler" },
+    { "id over the vocabulary", PLAN_ADMIT, 10, 4096, "id" },
+    { "id in the upper half", PLAN_ADMIT, 10, UINT64_C(4096) << 32, "id" },
+    { "something behind the last id", PLAN_ADMIT, 11, UINT64_C(1) << 32, "reserved" },
     { "end before start", PLAN_FILL, 1, UINT64_C(3) << 32 | 4, "end" },
     { "end over the context", PLAN_FILL, 1, UINT64_C(601) << 32 | 590, "end" },
     { "more rows than a chunk", PLAN_FILL, 1, UINT64_C(65) << 32, "rows" },
@@ -248,6 +270,7 @@ static size_t good_words(int op, uint64_t *word)
 
 static int decode(const struct plan_msg *m)
 {
+    static struct logit_bias bias[LOGIT_BIASES_MAX];
     static int32_t ids[600];
     union {
         struct plan_admit admit;
@@ -262,7 +285,7 @@ static int decode(const struct plan_msg *m)
 
     switch (m->op) {
     case PLAN_ADMIT:
-        return plan_get_admit(m, &bounds, ids, &p.admit);
+        return plan_get_admit(m, &bounds, ids, bias, &p.admit);
     case PLAN_FILL:
     case PLAN_SCORE:
         return plan_get_span(m, &bounds, &p.span);

@@ -51,7 +51,7 @@ static struct round_record some_record(uint64_t *n, int round, int64_t t_ns)
                               .bucket = 8,
                               .ctx = below(n, 5000),
                               .mode = (enum round_mode)below(n, MODES),
-                              .spec = (enum spec_outcome)below(n, SPECS),
+                              .spec = (enum spec_end)below(n, SPEC_ENDS),
                               .lag_known = below(n, 2) };
 
     for (int i = 0; i < r.windows; i++) {
