@@ -277,6 +277,7 @@ static void ingest(struct dspark *d, struct exec *x, const struct slot_pool *p,
                                                .x = w->taps + (size_t)from * (size_t)d->m->tap_cols,
                                                .y = y,
                                                .rows = n,
+                                               .in = x->in,
                                                .round = x->round });
     x->op->rmsnorm(x->q, &(struct rmsnorm_args){ .x = y,
                                                  .w = d->main_norm,

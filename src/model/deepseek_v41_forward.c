@@ -6,14 +6,27 @@
 
 #include <math.h>
 
-static float *linear(struct exec *x, const struct mat *w, const float *in, int rows,
-                     enum round round)
+static float *product(struct exec *x, const struct mat *w, const float *in, int rows,
+                      enum codec codec, enum round round)
 {
     float *y = arena_f32(x->tmp, (size_t)rows * (size_t)w->rows);
 
-    x->op->matmul(x->q,
-                  &(struct matmul_args){ .w = w, .x = in, .y = y, .rows = rows, .round = round });
+    x->op->matmul(x->q, &(struct matmul_args){
+                            .w = w, .x = in, .y = y, .rows = rows, .in = codec, .round = round });
     return y;
+}
+
+/* What the released code multiplies in FP8 or FP4: its inputs are codes too, where the run says so. */
+static float *linear(struct exec *x, const struct mat *w, const float *in, int rows)
+{
+    return product(x, w, in, rows, x->in, x->round);
+}
+
+/* What it never does: compressor, index keys and weights, router. */
+static float *plain(struct exec *x, const struct mat *w, const float *in, int rows,
+                    enum round round)
+{
+    return product(x, w, in, rows, CODEC_F32, round);
 }
 
 static void norm(struct exec *x, const struct v41_arch *a, const float *w, float *y, int rows,
@@ -56,7 +69,7 @@ static void put(struct exec *x, const struct slot_pool *p, const struct v41_rows
 void v41_window_rows(const struct v41_arch *a, const struct v41_layer *l, struct exec *x,
                      const struct slot_pool *p, const struct v41_rows *r, const float *n)
 {
-    float *kv = linear(x, &l->wkv, n, r->rows, x->round);
+    float *kv = linear(x, &l->wkv, n, r->rows);
 
     norm(x, a, l->kv_norm, kv, r->rows, a->head_dim);
     rotate(x, a, l, r, kv, 1, a->head_dim, 1, 0);
@@ -71,10 +84,10 @@ static void compress(const struct v41_arch *a, const struct v41_layer *l, struct
     float *lat, *key;
 
     if (l->ratio == 1) {
-        lat = linear(x, &l->c_wkv, n, r->rows, x->round);
+        lat = plain(x, &l->c_wkv, n, r->rows, x->round);
     } else {
-        put(x, p, r, l->raw, 1, linear(x, &l->c_wkv, n, r->rows, ROUND_NONE), 0, a->head_dim);
-        put(x, p, r, l->raw, 1, linear(x, &l->c_wgate, n, r->rows, ROUND_NONE), a->head_dim,
+        put(x, p, r, l->raw, 1, plain(x, &l->c_wkv, n, r->rows, ROUND_NONE), 0, a->head_dim);
+        put(x, p, r, l->raw, 1, plain(x, &l->c_wgate, n, r->rows, ROUND_NONE), a->head_dim,
             a->head_dim);
         lat = arena_f32(x->tmp, (size_t)r->rows * (size_t)a->head_dim);
         x->op->pool(x->q, &(struct pool_args){ .raw = p->view[l->raw],
@@ -86,7 +99,7 @@ static void compress(const struct v41_arch *a, const struct v41_layer *l, struct
                                                .round = x->round });
     }
     norm(x, a, l->c_norm, lat, r->rows, a->head_dim);
-    key = linear(x, &l->i_wk, lat, r->rows, x->round);
+    key = plain(x, &l->i_wk, lat, r->rows, x->round);
     norm(x, a, l->i_k_norm, key, r->rows, a->index_dim);
     rotate(x, a, l, r, key, 1, a->index_dim, l->ratio, 0);
     put(x, p, r, l->keys, l->ratio, key, 0, a->index_dim);
@@ -101,8 +114,8 @@ static void select_rows(const struct v41_arch *a, const struct v41_layer *l,
                         const float *qr, const float *n)
 {
     const struct state_view *keys = &p->view[kv_source->keys];
-    float *iq = linear(x, &l->i_wq_b, qr, r->rows, x->round);
-    float *wt = linear(x, &l->i_weights, n, r->rows, x->round);
+    float *iq = linear(x, &l->i_wq_b, qr, r->rows);
+    float *wt = plain(x, &l->i_weights, n, r->rows, x->round);
     float *scratch = arena_f32(x->tmp, (size_t)x->workers * (size_t)keys->cap);
 
     rotate(x, a, l, r, iq, a->index_heads, a->index_dim, 1, 0);
@@ -135,11 +148,11 @@ static void attention(const struct v41_arch *a, const struct v41_layer *l,
                       const struct v41_rows *r, struct v41_pass *s, const float *n, float *y)
 {
     int topk = l->ratio ? a->index_topk : 0;
-    float *qr = linear(x, &l->wq_a, n, r->rows, x->round);
+    float *qr = linear(x, &l->wq_a, n, r->rows);
     float *q, *o, *z, *scratch;
 
     norm(x, a, l->q_norm, qr, r->rows, a->q_rank);
-    q = linear(x, &l->wq_b, qr, r->rows, x->round);
+    q = linear(x, &l->wq_b, qr, r->rows);
     rotate(x, a, l, r, q, l->heads, a->head_dim, 1, 0);
     v41_window_rows(a, l, x, p, r, n);
     if (l->kv_owner)
@@ -170,13 +183,15 @@ static void attention(const struct v41_arch *a, const struct v41_layer *l,
                                                .round = x->round });
     rotate(x, a, l, r, o, l->heads, a->head_dim, 1, 1);
     z = arena_f32(x->tmp, (size_t)r->rows * (size_t)l->wo_a.rows);
+    /* wo_a is FP8 in the released files and bf16 in what runs: its inputs stay as they are. */
     x->op->matmul(x->q, &(struct matmul_args){ .w = &l->wo_a,
                                                .x = o,
                                                .y = z,
                                                .rows = r->rows,
                                                .groups = l->groups,
                                                .round = x->round });
-    x->op->matmul(x->q, &(struct matmul_args){ .w = &l->wo_b, .x = z, .y = y, .rows = r->rows });
+    x->op->matmul(
+        x->q, &(struct matmul_args){ .w = &l->wo_b, .x = z, .y = y, .rows = r->rows, .in = x->in });
     comm_sum(x->comm, x->q, l->site, y, (size_t)r->rows * (size_t)a->dim);
 }
 
@@ -185,7 +200,7 @@ static void experts(const struct v41_arch *a, const struct v41_layer *l, struct 
                     const float *n, float *y)
 {
     const struct v41_experts *e = &l->moe;
-    float *logit = linear(x, &e->gate, n, rows, ROUND_NONE);
+    float *logit = plain(x, &e->gate, n, rows, ROUND_NONE);
     float *weight = arena_f32(x->tmp, (size_t)rows * (size_t)e->k);
     int32_t *id = arena_i32(x->tmp, (size_t)rows * (size_t)e->k);
     float *scratch = arena_f32(x->tmp, (size_t)rows * (size_t)(e->k + 1) * 2 * (size_t)e->inter);
@@ -217,6 +232,7 @@ static void experts(const struct v41_arch *a, const struct v41_layer *l, struct 
                                          .dim = a->dim,
                                          .inter = e->inter,
                                          .limit = a->limit,
+                                         .in = x->in,
                                          .round = x->round });
     comm_sum(x->comm, x->q, l->site + 1, y, (size_t)rows * (size_t)a->dim);
 }

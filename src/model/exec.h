@@ -27,7 +27,8 @@ struct exec {
     struct arena *tmp;
     struct comm *comm;
     int workers;      /* of the device: what per-worker scratch is sized by */
-    enum round round; /* of activations: ROUND_NONE at fp32, ROUND_BF16 at bf16 */
+    enum round round; /* of activations: ROUND_NONE at fp32, ROUND_BF16 at bf16 and released */
+    enum codec in;    /* of inputs of FP8 and MXFP4 weights: CODEC_QW at released, else CODEC_F32 */
 };
 
 /* arena_take - bytes from the arena, aligned to 256. Asserts that they fit: the dry run sized it. */

@@ -432,9 +432,10 @@ static void engram(struct v41_model *m, struct exec *x, const struct window *w, 
     }
     rows = gather_rows(m, x, site, w->engram[t], w->rows, w->engram_ld[t], width);
     own = arena_f32(x->tmp, (size_t)w->rows * (size_t)e->wkv.rows);
-    x->op->matmul(x->q,
-                  &(struct matmul_args){
-                      .w = &e->wkv, .x = rows, .y = own, .rows = w->rows, .round = x->round });
+    x->op->matmul(
+        x->q,
+        &(struct matmul_args){
+            .w = &e->wkv, .x = rows, .y = own, .rows = w->rows, .in = x->in, .round = x->round });
     for (int i = 0; i < ranks; i++)
         width[i] = e->wkv.rows;
     kv = gather_rows(m, x, site + 1, own, w->rows, e->wkv.rows, width);

@@ -275,8 +275,8 @@ static float *linear(struct exec *x, const struct mat *w, const float *in, int r
 {
     float *y = arena_f32(x->tmp, (size_t)rows * (size_t)w->rows);
 
-    x->op->matmul(x->q,
-                  &(struct matmul_args){ .w = w, .x = in, .y = y, .rows = rows, .round = round });
+    x->op->matmul(x->q, &(struct matmul_args){
+                            .w = w, .x = in, .y = y, .rows = rows, .in = x->in, .round = round });
     return y;
 }
 
@@ -346,7 +346,8 @@ static void attention(const struct dense_model *m, const struct dense_layer *l, 
                                                        .dim = m->head_dim,
                                                        .scale = 1.0f / sqrtf((float)m->head_dim),
                                                        .round = x->round });
-    x->op->matmul(x->q, &(struct matmul_args){ .w = &l->o, .x = o, .y = n, .rows = rows });
+    x->op->matmul(x->q,
+                  &(struct matmul_args){ .w = &l->o, .x = o, .y = n, .rows = rows, .in = x->in });
     comm_sum(x->comm, x->q, site, n, (size_t)rows * (size_t)dim);
     x->op->add(x->q,
                &(struct add_args){ .x = n, .y = h, .rows = rows, .cols = dim, .round = x->round });
@@ -366,7 +367,8 @@ static void mlp(const struct dense_model *m, const struct dense_layer *l, struct
         x->q,
         &(struct swiglu_args){
             .gate = g, .up = u, .y = g, .rows = rows, .cols = l->gate.rows, .round = x->round });
-    x->op->matmul(x->q, &(struct matmul_args){ .w = &l->down, .x = g, .y = n, .rows = rows });
+    x->op->matmul(
+        x->q, &(struct matmul_args){ .w = &l->down, .x = g, .y = n, .rows = rows, .in = x->in });
     comm_sum(x->comm, x->q, site, n, (size_t)rows * (size_t)dim);
     x->op->add(x->q,
                &(struct add_args){ .x = n, .y = h, .rows = rows, .cols = dim, .round = x->round });

@@ -113,6 +113,7 @@ struct pack_item {
     int row_bytes;      /* WEIGHT_ROWS */
     int columns;        /* WEIGHT_ROWS: of the share */
     enum dtype dtype;
+    struct quant q; /* of the share */
     bool again;
 };
 int pack_item(const struct pack *p, size_t i, struct pack_item *out);

@@ -262,6 +262,7 @@ int pack_item(const struct pack *p, size_t i, struct pack_item *out)
                                .row_bytes = rows ? pack_row_bytes(w) : 0,
                                .columns = rows ? (int)w->d.count : 0,
                                .dtype = w->dtype,
+                               .q = w->q,
                                .again = i > 0 && strcmp(w[-1].d.name, w->d.name) == 0 };
     return 0;
 }

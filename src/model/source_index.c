@@ -82,10 +82,34 @@ static int single_file(const char *folder, struct source_index *x)
     return 0;
 }
 
+/* The index that x->json is. */
+static int read_index(const char *path, struct source_index *x)
+{
+    const struct json *map;
+    int r = json_get_object(x->json, "weight_map", &map);
+
+    x->listed = true;
+    return r < 0 ? r : read_map(path, map, x);
+}
+
+int source_index_parse(const char *name, const char *text, size_t bytes, struct source_index *out)
+{
+    struct source_index x = { 0 };
+    int r = json_parse(text, bytes, name, INDEX_DEPTH_MAX, &x.json);
+
+    if (r == 0)
+        r = read_index(name, &x);
+    if (r < 0) {
+        source_index_free(&x);
+        return r;
+    }
+    *out = x;
+    return 0;
+}
+
 int source_index_read(const char *folder, struct source_index *out)
 {
     struct source_index x = { 0 };
-    const struct json *map;
     char path[PATH_CAP];
     struct stat st;
     int r;
@@ -100,12 +124,9 @@ int source_index_read(const char *folder, struct source_index *out)
     if (lstat(path, &st) < 0 && errno == ENOENT) {
         r = single_file(folder, &x);
     } else {
-        x.listed = true;
         r = json_read(path, INDEX_MAX_BYTES, INDEX_DEPTH_MAX, &x.json);
         if (r == 0)
-            r = json_get_object(x.json, "weight_map", &map);
-        if (r == 0)
-            r = read_map(path, map, &x);
+            r = read_index(path, &x);
     }
     if (r < 0) {
         source_index_free(&x);

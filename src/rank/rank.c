@@ -117,13 +117,46 @@ static int load_drafter(struct rank *k)
     return r;
 }
 
+/* The quantiser of inputs has blocks of 32, which are those of the released weights; others' products
+ * were trained with other blocks, or with none. */
+static int check_released(const struct pack *p)
+{
+    struct pack_item w;
+    int n = 0;
+
+    for (size_t i = 0; pack_item(p, i, &w) == 0; i++) {
+        if (w.kind != WEIGHT_MAT || w.again || (w.dtype != DTYPE_FP8 && w.dtype != DTYPE_MXFP4))
+            continue;
+        n++;
+        if (w.dtype == DTYPE_FP8 && w.q.block != 32)
+            return fail(-EINVAL,
+                        "config: numerics released goes with FP8 in blocks of 32, those of %s are "
+                        "of %d, want bf16",
+                        w.name, w.q.block);
+        if (w.cols % 32 != 0)
+            return fail(-EINVAL,
+                        "config: numerics released quantises blocks of 32 inputs, %s has %lld, "
+                        "want bf16",
+                        w.name, (long long)w.cols);
+    }
+    if (n == 0)
+        log_warn("numerics released: %s has no weight in FP8 or MXFP4, the same as bf16",
+                 pack_name(p));
+    else
+        log_info("numerics released: the inputs of %d FP8 and MXFP4 weights are quantised", n);
+    return 0;
+}
+
 /* What a model, this build and the settings do not do together. */
 static int check_settings(struct rank *k)
 {
     const struct config *c = &k->cfg;
+    int r = 0;
 
     if (c->numerics == NUMERICS_RELEASED)
-        return fail(-EINVAL, "config: numerics released is not in this build, want fp32 or bf16");
+        r = check_released(k->pack);
+    if (r < 0)
+        return r;
     k->bounds = (struct plan_bounds){ .slots = c->slots,
                                       .vocab = k->model->vocab,
                                       .context = c->context,
@@ -324,7 +357,8 @@ static int open_comm(struct rank *k, struct group_hub *hub)
                           .tmp = &k->arena,
                           .comm = k->comm,
                           .workers = k->dev->workers,
-                          .round = c->numerics == NUMERICS_FP32 ? ROUND_NONE : ROUND_BF16 };
+                          .round = c->numerics == NUMERICS_FP32 ? ROUND_NONE : ROUND_BF16,
+                          .in = c->numerics == NUMERICS_RELEASED ? CODEC_QW : CODEC_F32 };
     if (c->ranks == 1)
         return 0;
     for (int i = 0; i < c->ranks; i++)

@@ -55,7 +55,8 @@ static int fresh_slot(struct rig *g, const int32_t *ids, int n)
 
     cr_assert(eq(int, slot_take(g->pool, g->q, -1, &slot), 0));
     for (int at = 0; at < n; at += g->w->rows) {
-        rig_forward(g, slot, ids + at, n - at < g->pool->rows_max ? n - at : g->pool->rows_max, false);
+        rig_forward(g, slot, ids + at, n - at < g->pool->rows_max ? n - at : g->pool->rows_max,
+                    false);
         rig_keep(g, slot, g->w->rows);
     }
     return slot;
@@ -129,9 +130,22 @@ static void every_split(struct rig *g, void *arg)
 Test(windows, every_split_has_the_bits_of_single_rows)
 {
     rigs_run(&(struct rig_settings){ .ranks = 1, .rows_max = ROWS }, every_split, NULL);
-    rigs_run(&(struct rig_settings){ .ranks = 1, .rows_max = ROWS, .fp32 = true }, every_split, NULL);
+    rigs_run(&(struct rig_settings){ .ranks = 1, .rows_max = ROWS, .fp32 = true }, every_split,
+             NULL);
     rigs_run(&(struct rig_settings){ .ranks = 2, .rows_max = ROWS, .bf16_wire = true }, every_split,
              NULL);
+}
+
+/* Inputs of FP8 and FP4 weights are quantised row by row, so the laws hold for them too. */
+Test(windows, every_split_has_the_bits_of_single_rows_at_released_numerics)
+{
+    rigs_run(&(struct rig_settings){ .model = rig_quantised(),
+                                     .backend = "cpu",
+                                     .ranks = 2,
+                                     .rows_max = ROWS,
+                                     .bf16_wire = true,
+                                     .released = true },
+             every_split, NULL);
 }
 
 /* Drafts that are wrong from row k on: the window's rows behind k are dropped and the right tokens follow. */
@@ -179,6 +193,16 @@ static void every_rollback(struct rig *g, void *arg)
 Test(windows, rolled_back_never_happened)
 {
     rigs_run(&(struct rig_settings){ .ranks = 1, .rows_max = ROWS }, every_rollback, NULL);
+}
+
+Test(windows, rolled_back_never_happened_at_released_numerics)
+{
+    rigs_run(&(struct rig_settings){ .model = rig_quantised(),
+                                     .backend = "cpu",
+                                     .ranks = 1,
+                                     .rows_max = ROWS,
+                                     .released = true },
+             every_rollback, NULL);
 }
 
 /* Slots that share a window: each has the bits it has alone, wherever it stands in the window. */

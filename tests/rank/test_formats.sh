@@ -19,6 +19,20 @@ expect 0 '' "$TANDEM" generate "${CACHE[@]}" --set "model=$WORK/fp8" --prompt 'F
     --set draft=none
 same 'drafts change nothing in FP8' "$fp8" "$(field ids "$WORK/out")"
 
+# The released numerics: drafted is serial, on one rank and on two, in text of its own.
+for ranks in 1 2; do
+    expect 0 '' "$TANDEM" generate "${CACHE[@]}" --set "model=$WORK/fp8" --set numerics=released --set ranks=$ranks \
+        --prompt 'Count from 1 to 60.' --max-tokens 40 --json --set depth=5
+    released=$(field ids "$WORK/out")
+    rounds=$(field rounds "$WORK/out")
+    expect 0 '' "$TANDEM" generate "${CACHE[@]}" --set "model=$WORK/fp8" --set numerics=released --set ranks=$ranks \
+        --prompt 'Count from 1 to 60.' --max-tokens 40 --json --set draft=none
+    same "released, $ranks ranks: drafts change nothing" "$released" "$(field ids "$WORK/out")"
+    same "released, $ranks ranks: it drafts" yes "$([ "$rounds" -lt 30 ] && echo yes || echo "$rounds rounds")"
+done
+expect 0 'the inputs of' "$TANDEM" generate "${CACHE[@]}" --set "model=$WORK/fp8" --set numerics=released --prompt a --max-tokens 1
+expect 0 'the same as bf16' "$TANDEM" generate "${CACHE[@]}" --set "model=$MODEL" --set numerics=released --prompt a --max-tokens 1
+
 # Top-1 agreement with the bf16 weights on the golden prompts, in percent.
 expect 0 '' "$TANDEM" score "${CACHE[@]}" --set "model=$MODEL" --against "$WORK/fp8" --prompts "$P"
 cat "$WORK/out"
@@ -65,6 +79,8 @@ for format in fp8-128 mxfp4 nvfp4-ct exl3-2.5 exl3-4-3inst exl3-v41; do
 done
 synth exl3-3-mcg whole
 synth nvfp4 whole
+expect 78 'in blocks of 32, those of' "$TANDEM" generate "${CACHE[@]}" --set "model=synth+fp8-128:$WORK/only" \
+    --set numerics=released --prompt a
 expect 65 'fp9' "$TANDEM" generate "${CACHE[@]}" --set "model=synth+fp9:$WORK/only" --prompt a
 
 finish

@@ -3,6 +3,8 @@
 #include "src/base/file.h"
 #include "src/base/json.h"
 #include "src/base/log.h"
+#include "src/model/convert.h"
+#include "src/model/families.h"
 #include "src/model/resident.h"
 #include "src/model/source.h"
 #include "src/model/tokenizer.h"
@@ -75,6 +77,53 @@ static void open_pack(struct rig *g, const char *folder, const struct walk_part 
     tokenizer_close(t);
 }
 
+/* ---- a quantised model ------------------------------------------------------------------------ */
+
+static char quantised[64];
+
+static void drop_quantised(void)
+{
+    static const char *const files[] = { "config.json", "tokenizer.json", "model.safetensors" };
+    char path[PATH_CAP];
+
+    for (size_t i = 0; i < sizeof(files) / sizeof(files[0]); i++)
+        if (path_join(path, sizeof(path), quantised, files[i]) == 0)
+            unlink(path);
+    rmdir(quantised);
+}
+
+const char *rig_quantised(void)
+{
+    static const char tokenizer[] = POCKET "/tokenizer.json";
+    struct convert_spec spec = { .folder = quantised, .n_parts = 1, .shard_bytes = 1 << 30 };
+    struct walk_part part;
+    struct json *config;
+    struct model *m;
+    struct source *src;
+    char path[PATH_CAP];
+
+    if (quantised[0])
+        return quantised;
+    strcpy(quantised, "/tmp/tandem-quantised-XXXXXX");
+    if (!mkdtemp(quantised))
+        abort();
+    MUST(atexit(drop_quantised));
+    MUST(json_read(POCKET "/config.json", 1 << 20, 32, &config));
+    MUST(family_deepseek_v41.open(config, true, &m));
+    MUST(source_hf_open(POCKET, &src));
+    part = (struct walk_part){ m->ops->weights, m };
+    spec.parts = &part;
+    spec.config = config;
+    MUST(scheme_parse("fp8-mxfp4", &spec.scheme));
+    MUST(convert(&spec, src));
+    MUST(path_join(path, sizeof(path), quantised, "tokenizer.json"));
+    MUST(symlink(tokenizer, path));
+    src->ops->close(src);
+    m->ops->close(m);
+    json_close(config);
+    return quantised;
+}
+
 static const char *default_backend = "ref";
 
 void rig_backend(const char *name)
@@ -131,7 +180,8 @@ static void open_exec(struct rig *g)
                           .tmp = &g->arena,
                           .comm = g->comm,
                           .workers = g->dev->workers,
-                          .round = g->set->fp32 ? ROUND_NONE : ROUND_BF16 };
+                          .round = g->set->fp32 ? ROUND_NONE : ROUND_BF16,
+                          .in = g->set->released ? CODEC_QW : CODEC_F32 };
     exec_dry(&dry, &count, &g->x);
     window_clear(g->w);
     MUST(window_add(g->w, 0, &tok, 1, 0));

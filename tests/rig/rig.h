@@ -20,7 +20,7 @@ struct rig_settings {
     const char *model;   /* checkpoint folder; NULL is the pocket model */
     const char *backend; /* NULL is ref, or what rig_backend said */
     int ranks;
-    bool fp32;                    /* numerics */
+    bool fp32, released;          /* numerics */
     bool no_quant;                /* cache_quant = off */
     bool bf16_wire;               /* partials */
     int slots, context, rows_max; /* 0: 1, 2048, 512 */
@@ -55,6 +55,10 @@ void rig_backend(const char *name);
 
 /* rigs_run - fn(rig, arg) on every rank; returns when all have. */
 void rigs_run(const struct rig_settings *s, void (*fn)(struct rig *g, void *arg), void *arg);
+
+/* rig_quantised - the pocket model in FP8 blocks with its experts in MXFP4, made once a process in a folder
+ * that goes when the process ends: a `model` of settings. */
+const char *rig_quantised(void);
 
 /* rig_forward - run tok[0 .. n-1] as one window of the slot: stage, upload, forward; nothing is committed.
  * With head the logits are there after the wait; head windows have at most WINDOW_ROWS_SHARED rows. */
