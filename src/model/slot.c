@@ -216,14 +216,15 @@ static void fetch_rows(const struct state_view *v, struct queue *q, int slot, in
     }
 }
 
-int slot_digest(struct slot_pool *p, struct queue *q, int slot, uint64_t *out)
+int slot_digest(struct slot_pool *p, struct queue *q, int slot, int n, uint64_t *out)
 {
     uint64_t h = FNV1A64_INIT;
     size_t widest = 1;
     char *rows;
     int r = 0;
 
-    for (int i = 0; i < p->states.n; i++) {
+    assert(n <= p->states.n);
+    for (int i = 0; i < n; i++) {
         int first, end;
 
         live_rows(&p->states.spec[i], p->pos[slot], &first, &end);
@@ -233,7 +234,7 @@ int slot_digest(struct slot_pool *p, struct queue *q, int slot, uint64_t *out)
     rows = malloc(widest);
     if (!rows)
         return fail(-ENOMEM, "slots: out of memory");
-    for (int i = 0; i < p->states.n && r == 0; i++) {
+    for (int i = 0; i < n && r == 0; i++) {
         int first, end;
 
         live_rows(&p->states.spec[i], p->pos[slot], &first, &end);

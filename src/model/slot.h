@@ -88,9 +88,10 @@ void slot_commit_part(struct exec *x, struct slot_pool *p, struct window *w, int
 /* slot_sync - after the wait: the host's positions follow what the window committed. */
 void slot_sync(struct slot_pool *p, const struct window *w);
 
-/* slot_digest - FNV-1a-64 over every committed byte of the slot's states: what rolled back == never happened
- * compares. Waits for the queue. Ring rows that no later row can read are left out.
+/* slot_digest - FNV-1a-64 over every committed byte of the slot's first n states (p->states.n: of all): what
+ * rolled back == never happened compares. Waits for the queue. Ring rows that no later row can read are left
+ * out.
  * errors   of queue_wait */
-int slot_digest(struct slot_pool *p, struct queue *q, int slot, uint64_t *out);
+int slot_digest(struct slot_pool *p, struct queue *q, int slot, int n, uint64_t *out);
 
 #endif

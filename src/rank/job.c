@@ -172,14 +172,13 @@ static int run_threads(struct job *j, const struct config *cfg, struct drain *dr
 int job_run(struct job *j, const struct config *cfg)
 {
     bool threads = cfg->ranks > 1 && strcmp(cfg->link, "loop") == 0;
-    struct drain *drain;
 
     log_open(threads ? -1 : cfg->rank, (enum log_level)cfg->log_level);
     if (threads && cfg->rank != 0) {
         fail(-EINVAL, "config: with link loop one process runs all ranks, rank is %d", cfg->rank);
         return CODE_CONFIG;
     }
-    if (drain_open(&drain) < 0)
+    if (!j->drain && drain_open(&j->drain) < 0)
         return CODE_RESOURCE;
-    return threads ? run_threads(j, cfg, drain) : run_rank(j, cfg, drain, NULL, NULL);
+    return threads ? run_threads(j, cfg, j->drain) : run_rank(j, cfg, j->drain, NULL, NULL);
 }

@@ -14,6 +14,7 @@ struct job {
     int (*prepare)(struct job *j, struct rank *k);
     /* lead - rank 0, when all ranks are ready.   result   an exit code */
     int (*lead)(struct job *j, struct lead *l);
+    struct drain *drain; /* NULL: job_run opens one. Jobs behind each other share one */
 };
 
 /* job_run - result: the exit code of the process. */

@@ -39,6 +39,8 @@ struct lead {
     uint64_t steps;
     bool rounds_turn; /* after a prompt chunk, the streams that decode */
     struct plan_round plan;
+    ends_fn *ends;
+    void *ends_arg;
 };
 
 void reply_free(struct reply *r)
@@ -79,6 +81,20 @@ void lead_depths(struct lead *l, depth_fn *fn, void *arg)
 {
     l->offers.depth = fn;
     l->offers.arg = arg;
+}
+
+void lead_ends(struct lead *l, ends_fn *fn, void *arg)
+{
+    l->ends = fn;
+    l->ends_arg = arg;
+}
+
+int lead_slot(const struct lead *l, const struct reply *out)
+{
+    for (int slot = 0; slot < SLOTS_MAX; slot++)
+        if (l->stream[slot].state != STREAM_IDLE && l->stream[slot].out == out)
+            return slot;
+    return -1;
 }
 
 struct rounds *lead_round(struct lead *l)
@@ -305,6 +321,8 @@ static int leave(struct lead *l, int slot, enum finish f)
 
     if (!s->kept)
         err = order_keep(l->r, &s->commit, 1);
+    if (err == 0 && l->ends)
+        err = l->ends(l->ends_arg, slot, s->out);
     if (err == 0)
         err = order_release(l->r, slot);
     if (err == 0)
@@ -448,10 +466,9 @@ static int cut_short(struct lead *l, int slot, enum finish f)
 
 int lead_cancel(struct lead *l, const struct reply *out)
 {
-    for (int slot = 0; slot < SLOTS_MAX; slot++)
-        if (l->stream[slot].state != STREAM_IDLE && l->stream[slot].out == out)
-            return cut_short(l, slot, FINISH_CANCELLED);
-    return 0;
+    int slot = lead_slot(l, out);
+
+    return slot < 0 ? 0 : cut_short(l, slot, FINISH_CANCELLED);
 }
 
 static int interrupt(struct lead *l)

@@ -82,6 +82,15 @@ int lead_step(struct lead *l);
  * errors   of round.h */
 int lead_cancel(struct lead *l, const struct reply *out);
 
+/* lead_ends - fn(arg, slot, out) sees each reply that is over while its slot is still taken, at the position
+ * that has landed: what gates digest. NULL: nobody.
+ * errors   what fn returns ends the round as the rank's own error */
+typedef int ends_fn(void *arg, int slot, const struct reply *out);
+void lead_ends(struct lead *l, ends_fn *fn, void *arg);
+
+/* lead_slot - the slot that a reply is made in, -1 if it is done. */
+int lead_slot(const struct lead *l, const struct reply *out);
+
 /* lead_run - steps until no stream is left.   errors   of round.h */
 int lead_run(struct lead *l);
 

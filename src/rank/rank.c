@@ -382,6 +382,7 @@ static int open_state(struct rank *k)
     if (!l)
         return fail(-ENOMEM, "states: out of memory");
     k->model->ops->states(k->model, l);
+    k->model_states = l->n;
     k->drafter->ops->states(k->drafter, l);
     r = slot_pool_open(k->dev, l, k->bounds.slots, k->bounds.context, k->bounds.prefill_chunk,
                        &k->pool);

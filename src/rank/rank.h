@@ -69,6 +69,7 @@ struct rank {
     struct resident *resident;
     struct row_store *rows;
     struct slot_pool *pool;
+    int model_states; /* the pool's first ones are the model's */
     struct window *win;
     struct accept *acc;
     struct arena arena;

@@ -42,7 +42,7 @@ static void keep(struct rig *g, int slot, int rows, struct rows_out *o)
     g->q->ops->get(g->q, o->taps, g->w->taps, sizeof(float) * t * (size_t)rows);
     CHECK(g->q->ops->wait(g->q) == 0, "rows %d", rows);
     rig_keep(g, slot, rows);
-    CHECK(slot_digest(g->pool, g->q, slot, &o->states) == 0, "rows %d", rows);
+    CHECK(slot_digest(g->pool, g->q, slot, g->pool->states.n, &o->states) == 0, "rows %d", rows);
 }
 
 /* The window's ids to the device; what follows is eager or a graph. */

@@ -66,7 +66,7 @@ static uint64_t digest(struct rig *g, int slot)
 {
     uint64_t d = 0;
 
-    cr_assert(eq(int, slot_digest(g->pool, g->q, slot, &d), 0));
+    cr_assert(eq(int, slot_digest(g->pool, g->q, slot, g->pool->states.n, &d), 0));
     return d;
 }
 
