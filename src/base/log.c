@@ -7,11 +7,13 @@
 #include <unistd.h>
 
 #define LINE_MAX_BYTES 1024
+#define ABOUT_MOST 512
 
 static const char *const level_names[LOG_LEVELS] = { "err", "warn", "info", "debug", "trace" };
 
 static int process_rank = -1;
 static _Thread_local int thread_rank = -1;
+static _Thread_local const char *about;
 static _Thread_local char last_failure[LINE_MAX_BYTES];
 static enum log_level most_verbose = LOG_INFO;
 static void (*sink)(void *arg, enum log_level level, const char *line);
@@ -26,6 +28,11 @@ void log_open(int rank, enum log_level most)
 void log_rank(int rank)
 {
     thread_rank = rank;
+}
+
+void log_about(const char *subject)
+{
+    about = subject;
 }
 
 int log_level_parse(const char *name)
@@ -51,8 +58,10 @@ static void put(enum log_level level, const char *fmt, va_list ap)
     if (rank >= 0)
         n = snprintf(line, sizeof(line), "r%d ", rank);
     if (level == LOG_ERR || level == LOG_WARN)
-        n += snprintf(line + n, sizeof(line) - (size_t)n, "%s: ",
-                      level == LOG_ERR ? "error" : "warning");
+        n += snprintf(line + n, sizeof(line) - (size_t)n,
+                      "%s: ", level == LOG_ERR ? "error" : "warning");
+    if (about)
+        n += snprintf(line + n, sizeof(line) - (size_t)n, "%.*s: ", ABOUT_MOST, about);
     n += vsnprintf(line + n, sizeof(line) - (size_t)n - 1, fmt, ap);
     if (n > (int)sizeof(line) - 2)
         n = (int)sizeof(line) - 2;

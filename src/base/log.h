@@ -20,6 +20,11 @@ void log_open(int rank, enum log_level most);
 /* log_rank - the calling thread speaks for this rank from now on; for ranks that are threads. */
 void log_rank(int rank);
 
+/* log_about - every line of the calling thread begins with what it is about ("jobs a.jsonl line 3"), until
+ * NULL: for callers that know where a value came from, above callees that know what is wrong with it.
+ * Borrowed. */
+void log_about(const char *subject);
+
 /* log_level_parse - the level named "err", "warn", "info", "debug" or "trace"; -EINVAL for another name. */
 int log_level_parse(const char *name);
 

@@ -91,9 +91,9 @@ static int prepare(struct job *j, struct rank *k)
     int code = 0;
 
     s->vocab = k->model->vocab;
-    if (s->model == 0 && (o->prompt || o->prompt_file || o->ids_file)) {
+    if (s->model == 0 && o->givens == 1) {
         snprintf(s->item[0].name, sizeof(s->item[0].name), "prompt");
-        code = prompt_read(o, k->tok, s->vocab, &s->item[s->n++].prompt);
+        code = prompt_read(o, &o->given[0], k->tok, s->vocab, &s->item[s->n++].prompt);
     } else if (s->model == 0) {
         code = read_folder(s, k->tok);
     }

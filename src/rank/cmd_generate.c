@@ -1,15 +1,13 @@
-/* cmd_generate.c owns one request from the command line and what is printed about it. */
+/* cmd_generate.c owns the requests of one command and what is printed about their replies. */
 #include "src/base/clock.h"
-#include "src/base/hash.h"
 #include "src/base/json.h"
 #include "src/base/log.h"
 #include "src/model/family.h"
+#include "src/rank/asked.h"
 #include "src/rank/commands.h"
 #include "src/rank/front.h"
 #include "src/rank/job.h"
-#include "src/rank/prompt.h"
 #include "src/rank/report.h"
-#include "src/verify/sampler.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -17,46 +15,120 @@
 #include <string.h>
 #include <unistd.h>
 
+/* One reply to come. */
+struct wanted {
+    const struct asked *asked;
+    int index, choice; /* which request, which of its replies */
+    struct request q;
+    struct reply reply;
+    bool begun;
+    atomic_bool said; /* printed, or handed to the front */
+};
+
 struct generate {
     struct job job;
     struct options *o;
-    struct prompt prompt;
-    struct front *front; /* NULL with --json */
+    struct asked_list asked;
+    struct wanted *wanted;
+    int n, next, told;   /* wanted; of these begun; and, as text, printed in their order */
+    struct front *front; /* NULL with JSON */
 };
 
-static int choose_seed(struct options *o)
+static bool as_json(const struct generate *g)
 {
-    int r;
+    bool jobs = false;
 
-    if (o->seeded || sampler_greedy(&o->sampler))
-        return 0;
-    r = random_bytes(&o->sampler.seed, sizeof(o->sampler.seed));
-    if (r < 0)
-        return exit_code_of(STEP_DEVICE, r);
-    log_info("seed %llu", (unsigned long long)o->sampler.seed);
-    return 0;
-}
-
-static int prepare(struct job *j, struct rank *k)
-{
-    struct generate *g = (struct generate *)j;
-    int code = prompt_read(g->o, k->tok, k->model->vocab, &g->prompt);
-
-    if (code == 0)
-        code = prompt_fits(&g->prompt, k->bounds.context);
-    return code ? code : choose_seed(g->o);
+    for (int i = 0; i < g->o->givens; i++)
+        jobs |= g->o->given[i].as == GIVEN_JOBS_FILE;
+    return g->o->json || jobs;
 }
 
 static void on_text(void *arg, const char *text, size_t bytes)
 {
     const struct generate *g = (const struct generate *)arg;
 
-    if (g->front)
-        front_text(g->front, text, bytes);
+    front_text(g->front, text, bytes);
+}
+
+/* Every reply of every request; one alone is seen while it comes. */
+static int want_all(struct generate *g)
+{
+    for (int i = 0; i < g->asked.n; i++)
+        g->n += g->asked.at[i].replies;
+    g->wanted = calloc((size_t)g->n, sizeof(*g->wanted));
+    if (!g->wanted) {
+        fail(-ENOMEM, "no memory for %d replies", g->n);
+        return CODE_RESOURCE;
+    }
+    for (int i = 0, at = 0; i < g->asked.n; i++)
+        for (int c = 0; c < g->asked.at[i].replies; c++) {
+            struct wanted *w = &g->wanted[at++];
+
+            w->asked = &g->asked.at[i];
+            w->index = i;
+            w->choice = c;
+            w->q = g->asked.at[i].q;
+            w->q.sampler.seed = sampler_seed_derive(w->q.sampler.seed, c);
+            w->q.on_text = g->n == 1 && !as_json(g) ? on_text : NULL;
+            w->q.arg = g;
+        }
+    return 0;
+}
+
+static int prepare(struct job *j, struct rank *k)
+{
+    struct generate *g = (struct generate *)j;
+    int code = asked_read(
+        &(struct asking){
+            .o = g->o, .tok = k->tok, .vocab = k->model->vocab, .context = k->bounds.context },
+        &g->asked);
+
+    return code ? code : want_all(g);
+}
+
+/* ---- JSON --------------------------------------------------------------------------------------- */
+
+static void put_logprobs(struct json_writer *w, const struct reply *r)
+{
+    json_begin_array(w, "logprobs");
+    for (int i = 0; i < r->n; i++) {
+        const struct logprobs *p = &r->logprobs[i];
+
+        json_begin_object(w, NULL);
+        json_put_int(w, "id", r->ids[i]);
+        json_put_f64(w, "logprob", p->chosen);
+        json_begin_array(w, "top");
+        for (int t = 0; t < p->n; t++) {
+            json_begin_object(w, NULL);
+            json_put_int(w, "id", p->id[t]);
+            json_put_f64(w, "logprob", p->top[t]);
+            json_end_object(w);
+        }
+        json_end_array(w);
+        json_end_object(w);
+    }
+    json_end_array(w);
+}
+
+static void put_whose(struct json_writer *w, const struct generate *g, const struct wanted *r)
+{
+    if (r->asked->id)
+        json_put_str(w, "id", r->asked->id);
+    if (g->asked.n > 1)
+        json_put_int(w, "request", r->index);
+    if (r->asked->replies > 1)
+        json_put_int(w, "choice", r->choice);
+    if (!sampler_greedy(&r->q.sampler)) {
+        char seed[24];
+
+        snprintf(seed, sizeof(seed), "%llu", (unsigned long long)r->q.sampler.seed);
+        json_put_str(w, "seed", seed);
+    }
 }
 
 /* error: why the ranks failed, NULL if they did not */
-static int print_json(const struct reply *r, const char *error)
+static int print_json(const struct generate *g, const struct wanted *of, const struct reply *r,
+                      const char *error)
 {
     const struct tally *t = &r->sums;
     struct json_writer w;
@@ -64,6 +136,7 @@ static int print_json(const struct reply *r, const char *error)
 
     json_writer_init(&w);
     json_begin_object(&w, NULL);
+    put_whose(&w, g, of);
     json_begin_array(&w, "ids");
     for (int i = 0; i < r->n; i++)
         json_put_int(&w, NULL, r->ids[i]);
@@ -72,6 +145,8 @@ static int print_json(const struct reply *r, const char *error)
     json_put_str(&w, "finish", finish_reason(r->finish));
     if (error)
         json_put_str(&w, "error", error);
+    if (r->logprobs)
+        put_logprobs(&w, r);
     json_put_int(&w, "prompt_tokens", r->prompt_tokens);
     json_put_int(&w, "completion_tokens", r->n);
     json_put_int(&w, "rounds", r->rounds);
@@ -91,73 +166,133 @@ static int print_json(const struct reply *r, const char *error)
     return exit_code_of(STEP_WRITE, err);
 }
 
-/* The process is being ended while the round's thread computes: the request gets its answer all the
- * same. What the reply has so far is that thread's. */
+/* ---- replies ------------------------------------------------------------------------------------ */
+
+/* The process is being ended while the round's thread computes: every request gets its answer all the
+ * same. What a reply has so far is that thread's. */
 static void answer_late(void *arg, const char *why)
 {
-    const struct generate *g = (const struct generate *)arg;
+    struct generate *g = (struct generate *)arg;
 
-    if (g->o->json)
-        print_json(&(struct reply){ .finish = FINISH_ERROR, .prompt_tokens = g->prompt.n }, why);
+    for (int i = 0; i < g->n && !g->front; i++) {
+        const struct wanted *w = &g->wanted[i];
+        struct reply r = { .finish = FINISH_ERROR, .prompt_tokens = w->q.n };
+
+        if (!atomic_exchange(&g->wanted[i].said, true))
+            print_json(g, w, &r, why);
+    }
 }
 
-/* Steps while somebody reads; a terminal that is gone ends the reply like a signal does. */
-static int run_until_done(struct generate *g, struct lead *l)
+/* Several texts come one after the other, in the order of the requests. */
+static void tell_texts(struct generate *g)
+{
+    char head[96];
+
+    while (g->told < g->n && g->wanted[g->told].reply.finish != FINISH_NONE) {
+        struct wanted *w = &g->wanted[g->told++];
+
+        snprintf(head, sizeof(head), "--- reply %d of %d (%s) ---\n", g->told, g->n,
+                 finish_reason(w->reply.finish));
+        if (g->n > 1) {
+            front_text(g->front, head, strlen(head));
+            front_text(g->front, w->reply.text.s ? w->reply.text.s : "", w->reply.text.bytes);
+        }
+        front_text(g->front, "\n", 1);
+        atomic_store(&w->said, true);
+        report_reply(&w->reply);
+    }
+}
+
+/* Replies that are done, as they are done. */
+static int tell(struct generate *g)
+{
+    int code = 0;
+
+    if (g->front) {
+        tell_texts(g);
+        return front_failed(g->front) ? CODE_WRITE : 0;
+    }
+    for (int i = 0; i < g->next && code == 0; i++) {
+        struct wanted *w = &g->wanted[i];
+
+        if (w->reply.finish == FINISH_NONE || atomic_exchange(&w->said, true))
+            continue;
+        code = print_json(g, w, &w->reply, NULL);
+        report_reply(&w->reply);
+    }
+    return code;
+}
+
+/* Fills free slots. */
+static int begin(struct generate *g, struct lead *l)
+{
+    while (g->next < g->n) {
+        struct wanted *w = &g->wanted[g->next];
+        int err = lead_add(l, &w->q, &w->reply);
+
+        if (err != 0)
+            return err == 1 ? 0 : err;
+        w->begun = true;
+        g->next++;
+    }
+    return 0;
+}
+
+/* Steps while somebody reads; output that is gone ends the replies like a signal does. */
+static int run_all(struct generate *g, struct lead *l, int *written)
 {
     int err = 0;
 
-    while (err == 0) {
-        if (g->front && front_failed(g->front))
+    while (err >= 0) {
+        err = lead_leaving(l) ? 0 : begin(g, l);
+        if (err == 0)
+            err = lead_step(l);
+        if (*written == 0)
+            *written = tell(g);
+        if (*written != 0)
             atomic_store(&lead_round(l)->k->drain->asked, 1);
-        err = lead_step(l);
+        if (err == 1 && (g->next == g->n || lead_leaving(l)))
+            return 0;
     }
-    return err < 0 ? err : 0;
+    return err;
+}
+
+/* Those that the end of the ranks has cut off. */
+static void answer_rest(struct generate *g, const char *error)
+{
+    for (int i = 0; i < g->n && !g->front; i++) {
+        struct wanted *w = &g->wanted[i];
+
+        if (atomic_exchange(&w->said, true))
+            continue;
+        w->reply.prompt_tokens = w->q.n;
+        w->reply.finish = error ? FINISH_ERROR : FINISH_INTERRUPTED;
+        w->reply.end_ns = w->begun ? clock_ns() : 0;
+        print_json(g, w, &w->reply, error);
+    }
 }
 
 static int generate(struct job *j, struct lead *l)
 {
     struct generate *g = (struct generate *)j;
-    const struct options *o = g->o;
     const struct rank *k = lead_round(l)->k;
-    struct request q = { .ids = g->prompt.ids,
-                         .n = g->prompt.n,
-                         .max_tokens = o->max_tokens,
-                         .sampler = o->sampler,
-                         .ignore_end = o->cfg.ignore_eos,
-                         .draft = true,
-                         .stop = o->stop,
-                         .stops = o->stops,
-                         .on_text = on_text,
-                         .arg = g };
-    struct reply reply = { 0 };
-    int code = 0, err;
+    int code = 0, err, written = 0;
 
-    if (!o->json)
+    if (!as_json(g))
         code = exit_code_of(STEP_DEVICE, front_open(STDOUT_FILENO, &g->front));
     if (code != 0)
         return code;
     watch_answers(k->watch, answer_late, g);
-    err = lead_add(l, &q, &reply);
-    if (err == 0)
-        err = run_until_done(g, l);
+    err = run_all(g, l, &written);
     watch_answers(k->watch, NULL, NULL);
     code = job_code(l, err);
+    if (code != 0 || written == 0)
+        answer_rest(g, code ? rank_cause(k) : NULL);
     if (g->front) {
-        if (code == 0)
-            front_text(g->front, "\n", 1);
         err = front_close(g->front);
         code = code ? code : exit_code_of(STEP_WRITE, err);
-    } else if (code == 0) {
-        code = print_json(&reply, NULL);
-    } else {
-        reply.finish = FINISH_ERROR;
-        reply.end_ns = clock_ns();
-        print_json(&reply, rank_cause(k));
     }
-    if (code == 0)
-        report_reply(&reply);
-    reply_free(&reply);
-    return code;
+    return code ? code : written;
 }
 
 int cmd_generate(struct options *o)
@@ -165,6 +300,9 @@ int cmd_generate(struct options *o)
     struct generate g = { .job = { .prepare = prepare, .lead = generate }, .o = o };
     int code = job_run(&g.job, &o->cfg);
 
-    free(g.prompt.ids);
+    for (int i = 0; i < g.n; i++)
+        reply_free(&g.wanted[i].reply);
+    free(g.wanted);
+    asked_free(&g.asked);
     return code;
 }

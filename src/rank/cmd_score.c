@@ -29,7 +29,7 @@ struct score {
 static int prepare(struct job *j, struct rank *k)
 {
     struct score *s = (struct score *)j;
-    int code = prompt_read(s->o, k->tok, k->model->vocab, &s->prompt);
+    int code = prompt_read(s->o, &s->o->given[0], k->tok, k->model->vocab, &s->prompt);
 
     if (code == 0)
         code = prompt_fits(&s->prompt, k->bounds.context);

@@ -45,7 +45,7 @@ int cmd_tokenize(struct options *o)
 
     if (code != 0)
         return code;
-    code = prompt_read(o, t, tokenizer_vocab(t), &p);
+    code = prompt_read(o, &o->given[0], t, tokenizer_vocab(t), &p);
     tokenizer_close(t);
     if (code != 0)
         return code;
@@ -88,7 +88,7 @@ int cmd_detokenize(struct options *o)
 
     if (code != 0)
         return code;
-    code = prompt_read(o, t, tokenizer_vocab(t), &p);
+    code = prompt_read(o, &o->given[0], t, tokenizer_vocab(t), &p);
     if (code == 0) {
         r = tokenizer_decode(t, p.ids, p.n, !o->special, &text, &bytes);
         code = exit_code_of(STEP_DATA, r);

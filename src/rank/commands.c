@@ -6,9 +6,11 @@
 
 static const struct command commands[] = {
     { { "generate", "",
-        "Continue a prompt. The text goes to stdout as it comes; --json prints one object at the "
-        "end.",
-        OPT_CONFIG | OPT_PROMPT | OPT_NO_BOS | OPT_IDS | OPT_REPLY | OPT_JSON | OPT_GROUP, 0 },
+        "Continue prompts, several at once. The text of one goes to stdout as it comes, of several "
+        "in their order; --json prints one object a reply when it is done.",
+        OPT_CONFIG | OPT_PROMPT | OPT_NO_BOS | OPT_IDS | OPT_REPLY | OPT_JSON | OPT_GROUP |
+            OPT_MANY,
+        0 },
       cmd_generate },
     { { "score", "",
         "Run known tokens and print one JSON object a position: the token's id, the logprob of the "

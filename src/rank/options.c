@@ -9,6 +9,7 @@
 #include <ctype.h>
 #include <errno.h>
 #include <getopt.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,6 +23,7 @@ enum option_id {
     ID_MARKERS,
     ID_NO_BOS,
     ID_IDS,
+    ID_JOBS,
     ID_MAX_TOKENS,
     ID_TEMPERATURE,
     ID_TOP_K,
@@ -29,6 +31,15 @@ enum option_id {
     ID_MIN_P,
     ID_SEED,
     ID_STOP,
+    ID_STOP_ID,
+    ID_REPETITION,
+    ID_FREQUENCY,
+    ID_PRESENCE,
+    ID_MIN_TOKENS,
+    ID_BIAS,
+    ID_BAN,
+    ID_LOGPROBS,
+    ID_REPLIES,
     ID_DRAFT,
     ID_TOP,
     ID_RANKS,
@@ -65,6 +76,8 @@ static const struct entry entries[] = {
     { "markers", ID_MARKERS, OPT_PROMPT, NULL, "markers typed in the text are markers" },
     { "no-bos", ID_NO_BOS, OPT_NO_BOS, NULL, "do not put the begin token in front" },
     { "ids", ID_IDS, OPT_IDS, "FILE", "token ids, separated by blanks, taken as they are" },
+    { "jobs", ID_JOBS, OPT_MANY, "FILE",
+      "requests, one JSON object a line; prompts and jobs may be repeated and run together" },
     { "max-tokens", ID_MAX_TOKENS, OPT_REPLY, "N", "longest reply; 0 is an empty one (128)" },
     { "temperature", ID_TEMPERATURE, OPT_REPLY, "T", "0 takes the most likely token (0)" },
     { "top-k", ID_TOP_K, OPT_REPLY, "K", "sample from the K most likely; 0 is off (0)" },
@@ -72,6 +85,19 @@ static const struct entry entries[] = {
     { "min-p", ID_MIN_P, OPT_REPLY, "P", "sample from those within a factor of P; 0 is off (0)" },
     { "seed", ID_SEED, OPT_REPLY, "S", "of the draws; drawn and logged if not given" },
     { "stop", ID_STOP, OPT_REPLY, "TEXT", "end before this text; may be repeated" },
+    { "repetition-penalty", ID_REPETITION, OPT_REPLY, "R",
+      "divides logits above 0 of tokens that have occurred, multiplies others; 1 is off (1)" },
+    { "frequency-penalty", ID_FREQUENCY, OPT_REPLY, "F",
+      "taken from a token's logit for each time that the reply has it (0)" },
+    { "presence-penalty", ID_PRESENCE, OPT_REPLY, "P",
+      "taken from the logit of a token that the reply has (0)" },
+    { "stop-id", ID_STOP_ID, OPT_MANY, "ID", "a token that ends the reply; may be repeated" },
+    { "min-tokens", ID_MIN_TOKENS, OPT_MANY, "N", "no token ends the reply before it has N (0)" },
+    { "logit-bias", ID_BIAS, OPT_MANY, "ID=B", "added to the logit of a token; may be repeated" },
+    { "ban", ID_BAN, OPT_MANY, "ID", "a token that cannot be chosen; may be repeated" },
+    { "logprobs", ID_LOGPROBS, OPT_MANY, "N",
+      "with --json: log probability of each token, and the N likeliest with theirs" },
+    { "replies", ID_REPLIES, OPT_MANY, "N", "of each request, with seeds of their own (1)" },
     { "draft", ID_DRAFT, OPT_REPLY, "NAME", "auto, none or a drafter's name; as --set draft=NAME" },
     { "top", ID_TOP, OPT_TOP, "N", "how many of the largest logits to print (5)" },
     { "ranks", ID_RANKS, OPT_PACK, "N", "how many ranks share the model (1)" },
@@ -238,6 +264,67 @@ static int parse_gbps(struct options *o, const char *value)
                                                         : code;
 }
 
+static int parse_given(struct options *o, const char *option, enum given_as as, const char *what)
+{
+    if (o->givens == GIVEN_MAX) {
+        fail(-EINVAL, "--%s: more than %d prompts", option, GIVEN_MAX);
+        return CODE_USAGE;
+    }
+    o->given[o->givens++] = (struct given){ .as = as, .what = what };
+    return 0;
+}
+
+static int parse_stop_id(struct options *o, const char *value)
+{
+    if (o->stop_ids == STOP_IDS_MAX) {
+        fail(-EINVAL, "--stop-id: more than %d", STOP_IDS_MAX);
+        return CODE_USAGE;
+    }
+    return parse_int("stop-id", value, 0, INT32_MAX, &o->stop_id[o->stop_ids++]);
+}
+
+static int add_bias(struct options *o, const char *option, int id, double add)
+{
+    if (o->sampler.biases == LINE_BIASES_MAX) {
+        fail(-EINVAL, "--%s: more than %d biases and bans; a file of jobs takes %d", option,
+             LINE_BIASES_MAX, LOGIT_BIASES_MAX);
+        return CODE_USAGE;
+    }
+    o->bias[o->sampler.biases++] = (struct logit_bias){ .id = id, .add = (float)add };
+    return 0;
+}
+
+static int parse_bias(struct options *o, const char *value)
+{
+    const char *eq = strchr(value, '=');
+    char text[16] = "";
+    double add = 0;
+    int id = 0, code;
+
+    if (!eq || eq - value >= (ptrdiff_t)sizeof(text))
+        return wrong("logit-bias", value, "ID=B");
+    memcpy(text, value, (size_t)(eq - value));
+    code = parse_int("logit-bias", text, 0, INT32_MAX, &id);
+    if (code == 0)
+        code = parse_real("logit-bias", eq + 1, &add);
+    return code ? code : add_bias(o, "logit-bias", id, add);
+}
+
+static int parse_ban(struct options *o, const char *value)
+{
+    int id, code = parse_int("ban", value, 0, INT32_MAX, &id);
+
+    return code ? code : add_bias(o, "ban", id, -INFINITY);
+}
+
+static int parse_logprobs(struct options *o, const char *value)
+{
+    int n = 0, code = parse_int("logprobs", value, 0, LOGPROBS_MAX, &n);
+
+    o->sampler.logprobs = n + 1;
+    return code;
+}
+
 static int read_config(struct options *o, const char *path)
 {
     return exit_code_of(STEP_CONFIG, config_read(&o->cfg, path));
@@ -257,11 +344,9 @@ static int apply(struct options *o, const struct entry *e, const char *value)
     case ID_SET:
         return exit_code_of(STEP_CONFIG, config_set(&o->cfg, value));
     case ID_PROMPT:
-        o->prompt = value;
-        return 0;
+        return parse_given(o, e->name, GIVEN_TEXT, value);
     case ID_PROMPT_FILE:
-        o->prompt_file = value;
-        return 0;
+        return parse_given(o, e->name, GIVEN_TEXT_FILE, value);
     case ID_MARKERS:
         o->markers = true;
         return 0;
@@ -269,8 +354,9 @@ static int apply(struct options *o, const struct entry *e, const char *value)
         o->no_bos = true;
         return 0;
     case ID_IDS:
-        o->ids_file = value;
-        return 0;
+        return parse_given(o, e->name, GIVEN_IDS_FILE, value);
+    case ID_JOBS:
+        return parse_given(o, e->name, GIVEN_JOBS_FILE, value);
     case ID_MAX_TOKENS:
         return parse_int(e->name, value, 0, INT32_MAX, &o->max_tokens);
     case ID_TEMPERATURE:
@@ -286,6 +372,24 @@ static int apply(struct options *o, const struct entry *e, const char *value)
         return parse_seed(value, &o->sampler.seed);
     case ID_STOP:
         return parse_stop(o, value);
+    case ID_STOP_ID:
+        return parse_stop_id(o, value);
+    case ID_REPETITION:
+        return parse_real(e->name, value, &o->sampler.repetition);
+    case ID_FREQUENCY:
+        return parse_real(e->name, value, &o->sampler.frequency);
+    case ID_PRESENCE:
+        return parse_real(e->name, value, &o->sampler.presence);
+    case ID_MIN_TOKENS:
+        return parse_int(e->name, value, 0, INT32_MAX, &o->sampler.min_tokens);
+    case ID_BIAS:
+        return parse_bias(o, value);
+    case ID_BAN:
+        return parse_ban(o, value);
+    case ID_LOGPROBS:
+        return parse_logprobs(o, value);
+    case ID_REPLIES:
+        return parse_int(e->name, value, 1, REPLIES_MAX, &o->replies);
     case ID_DRAFT:
         return parse_draft(o, value);
     case ID_TOP:
@@ -340,7 +444,6 @@ static int usage(const struct command_spec *s, const char *option)
 /* What must and must not come together. */
 static int check_line(const struct command_spec *s, struct options *o, int words)
 {
-    int texts = (o->prompt != NULL) + (o->prompt_file != NULL) + (o->ids_file != NULL);
     bool wants = s->options & (OPT_PROMPT | OPT_IDS);
 
     if (words < s->words || words > s->words + s->more) {
@@ -352,10 +455,12 @@ static int check_line(const struct command_spec *s, struct options *o, int words
              s->name, s->words, most, words, s->name);
         return CODE_USAGE;
     }
-    if (wants && texts != 1 && !(o->against && texts == 0)) {
-        fail(-EINVAL, "%s: wants one of%s%s, got %d", s->name,
+    if (wants && !(o->against && o->givens == 0) &&
+        (s->options & OPT_MANY ? o->givens == 0 : o->givens != 1)) {
+        fail(-EINVAL, "%s: wants one of%s%s%s, got %d", s->name,
              s->options & OPT_PROMPT ? " --prompt, --prompt-file" : "",
-             s->options & OPT_IDS ? (s->options & OPT_PROMPT ? ", --ids" : " --ids") : "", texts);
+             s->options & OPT_IDS ? (s->options & OPT_PROMPT ? ", --ids" : " --ids") : "",
+             s->options & OPT_MANY ? ", --jobs" : "", o->givens);
         return CODE_USAGE;
     }
     if (sampler_check(&o->sampler) < 0)
@@ -375,6 +480,7 @@ int options_parse(const struct command_spec *s, int argc, char **argv, struct op
 
     *o = (struct options){ .max_tokens = MAX_TOKENS_DEFAULT,
                            .top = TOP_DEFAULT,
+                           .replies = 1,
                            .pack_ranks = 1,
                            .pack_rank = -1,
                            .layouts = PACK_CPU,

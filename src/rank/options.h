@@ -3,9 +3,8 @@
 #ifndef TANDEM_RANK_OPTIONS_H
 #define TANDEM_RANK_OPTIONS_H
 
-#include "kernels/ops.h"
 #include "src/base/config.h"
-#include "src/rank/stop.h"
+#include "src/rank/lead.h"
 
 #include <stdbool.h>
 
@@ -17,8 +16,8 @@ enum option_group {
     OPT_REPLY = 8,  /* --max-tokens, sampling, --stop, --draft */
     OPT_JSON = 16,
     OPT_TOP = 32,
-    OPT_PACK = 64, /* --ranks --rank --layout --experts --extra --verify */
-    OPT_GET = 128, /* --get */
+    OPT_PACK = 64,     /* --ranks --rank --layout --experts --extra --verify */
+    OPT_GET = 128,     /* --get */
     OPT_PROMPTS = 256, /* --prompts */
     OPT_NO_BOS = 512,
     OPT_SPECIAL = 1024,
@@ -26,7 +25,9 @@ enum option_group {
     OPT_GBPS = 2048,
     OPT_TO = 4096,
     OPT_AGAINST = 8192, /* --against --prompts; a prompt may be missing then */
-    OPT_GROUP = 16384   /* runs ranks: settings must fit together; --get asks for one of them */
+    OPT_GROUP = 16384,  /* runs ranks: settings must fit together; --get asks for one of them */
+    OPT_MANY =
+        65536 /* prompts may be repeated; --jobs, and what a request asks for beyond OPT_REPLY */
 };
 
 struct command_spec {
@@ -37,17 +38,31 @@ struct command_spec {
 };
 
 enum { MAX_TOKENS_DEFAULT = 128, TOP_DEFAULT = 5, TOP_MOST = 1000, WORDS_MAX = 8, EXTRA_MAX = 16 };
+enum { GIVEN_MAX = 64, LINE_BIASES_MAX = 64, REPLIES_MAX = 64 };
+
+enum given_as { GIVEN_TEXT, GIVEN_TEXT_FILE, GIVEN_IDS_FILE, GIVEN_JOBS_FILE };
+
+/* A prompt, or a file of requests. */
+struct given {
+    enum given_as as;
+    const char *what; /* the text, or the path */
+};
 
 struct options {
     struct config cfg;
     bool help;
-    const char *prompt, *prompt_file, *ids_file; /* at most one is set */
+    struct given given[GIVEN_MAX]; /* in the line's order */
+    int givens;
     bool markers, no_bos, special, json, verify;
     int max_tokens, top;
     struct sampler sampler;
     bool seeded;
     const char *stop[STOPS_MAX];
     int stops;
+    int32_t stop_id[STOP_IDS_MAX];
+    int stop_ids;
+    struct logit_bias bias[LINE_BIASES_MAX];
+    int replies;               /* of each request */
     int pack_ranks, pack_rank; /* pack_rank -1: all */
     int layouts;               /* enum pack_layouts */
     bool whole_experts;

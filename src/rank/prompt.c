@@ -82,21 +82,21 @@ refuse:
     return CODE_DATA;
 }
 
-int prompt_read(const struct options *o, const struct tokenizer *t, int vocab, struct prompt *out)
+int prompt_read(const struct options *o, const struct given *g, const struct tokenizer *t,
+                int vocab, struct prompt *out)
 {
     unsigned flags = (o->no_bos ? 0 : ENCODE_BOS) | (o->markers ? ENCODE_MARKERS : 0);
-    const char *path = o->ids_file ? o->ids_file : o->prompt_file;
     char *text;
     size_t bytes;
     int r;
 
-    if (o->prompt)
-        return prompt_encode(t, o->prompt, strlen(o->prompt), flags, out);
-    r = file_read_stream(path, PROMPT_BYTES, &text, &bytes);
+    if (g->as == GIVEN_TEXT)
+        return prompt_encode(t, g->what, strlen(g->what), flags, out);
+    r = file_read_stream(g->what, PROMPT_BYTES, &text, &bytes);
     if (r < 0)
         return exit_code_of(STEP_DATA, r);
-    r = o->ids_file ? parse_ids(text, bytes, path, vocab, out)
-                    : prompt_encode(t, text, bytes, flags, out);
+    r = g->as == GIVEN_IDS_FILE ? parse_ids(text, bytes, g->what, vocab, out)
+                                : prompt_encode(t, text, bytes, flags, out);
     free(text);
     return r;
 }

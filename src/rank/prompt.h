@@ -13,11 +13,12 @@ struct prompt {
     int n;
 };
 
-/* prompt_read - by --prompt, --prompt-file or --ids. Texts get the begin token in front unless
+/* prompt_read - what one of --prompt, --prompt-file, --ids gives. Texts get the begin token in front unless
  * --no-bos; ids are taken as they are, each below `vocab`.
  * result   an exit code: 66 no such file, 65 not UTF-8, not ids; an ids file without any. A text may be none
  * owns     ids; the caller frees them */
-int prompt_read(const struct options *o, const struct tokenizer *t, int vocab, struct prompt *out);
+int prompt_read(const struct options *o, const struct given *g, const struct tokenizer *t,
+                int vocab, struct prompt *out);
 
 /* prompt_encode - a text as a prompt. */
 int prompt_encode(const struct tokenizer *t, const char *text, size_t bytes, unsigned flags,

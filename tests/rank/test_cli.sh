@@ -18,7 +18,8 @@ for c in generate score tokenize detokenize pack inspect config demo; do
     expect 64 'option --bogus' "$TANDEM" $c --bogus
 done
 expect 64 'wants one of --prompt' "${G[@]}"
-expect 64 'wants one of --prompt' "${G[@]}" --prompt a --ids b
+expect 64 'wants one of --prompt' "$TANDEM" score "${BASE[@]}" --prompt a --ids b
+expect 66 'b: open' "${G[@]}" --prompt a --ids b
 expect 64 'option --prompt ' "${G[@]}" --prompt
 expect 64 'wants 0 arguments' "${G[@]}" --prompt a b
 expect 64 'max-tokens: want a whole number' "${G[@]}" --prompt a --max-tokens many

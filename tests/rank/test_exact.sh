@@ -61,6 +61,36 @@ exact 'fp32, quantisers off' loop 2 --set numerics=fp32 --set cache_quant=off --
 exact 'small chunks, one thread' loop 1 --set prefill_chunk=16 --set threads=1 --set depth=5
 exact 'stop strings' loop 1 --stop ', 9' --stop 'king' --stop $'\n\n' --set depth=5
 
+# Several requests share windows, join as slots become free, and get what each of them gets alone and serially.
+cat >"$WORK/jobs" <<'END'
+{"id":"a","prompt":"Once upon a time","max_tokens":40}
+{"id":"b","prompt":"def gcd(a, b):","max_tokens":60,"temperature":0.8,"seed":7,"top_p":0.9,"logprobs":2}
+{"id":"c","prompt":"Count from 1 to 60.","max_tokens":50,"repetition_penalty":1.1,"min_tokens":20,"logit_bias":{"14":1.5}}
+{"id":"d","prompt":"The","max_tokens":3,"stop":["\n"]}
+{"id":"e","prompt":"for i in range(10):","max_tokens":40,"frequency_penalty":0.3,"temperature":1,"seed":1,"banned_token_ids":[205]}
+{"id":"f","prompt":"There was once a king who","max_tokens":48,"temperature":0.6,"top_k":20,"seed":4,"stop_token_ids":[18]}
+END
+for layout in "loop 1" "tcp 2"; do
+    # shellcheck disable=SC2086
+    expect 0 '' ranks_of $layout "$TANDEM" generate "${BASE[@]}" --jobs "$WORK/jobs" --set depth=4
+    cp "$WORK/out" "$WORK/together"
+    same "$layout: six replies" 6 "$(wc -l <"$WORK/together")"
+    for id in a b c d e f; do
+        grep "\"id\":\"$id\"" "$WORK/jobs" >"$WORK/job"
+        # shellcheck disable=SC2086
+        expect 0 '' ranks_of $layout "$TANDEM" generate "${BASE[@]}" --jobs "$WORK/job" --draft none --set slots=1
+        grep "\"id\":\"$id\"" "$WORK/together" >"$WORK/one"
+        for f in ids text finish logprobs; do
+            same "$layout, job $id: $f" "$(field $f "$WORK/out")" "$(field $f "$WORK/one")"
+        done
+    done
+done
+expect 0 '' "$TANDEM" generate "${BASE[@]}" --prompt a --prompt b --replies 2 --temperature 1 --seed 5 --max-tokens 4 --json
+same 'two requests, two replies each' 4 "$(grep -c '"choice"' "$WORK/out")"
+printf '{"prompt":"a"}\n{"prompt":"b","top_k":-1}\n' >"$WORK/jobs"
+expect 65 "jobs $WORK/jobs line 2: job: top_k" "$TANDEM" generate "${BASE[@]}" --jobs "$WORK/jobs"
+same 'nothing has run' '' "$(cat "$WORK/out")"
+
 # The same request gives the same ids over every link, and with a seed again.
 ask=("$TANDEM" generate "${BASE[@]}" --prompt 'Count from 1 to 60.' --max-tokens 40 --json --temperature 0.8 --seed 3)
 expect 0 '' ranks_of loop 2 "${ask[@]}"
