@@ -6,7 +6,7 @@
 ROOT=$(dirname "$(realpath "${BASH_SOURCE[0]}")")
 
 PACKAGES="build-essential meson ninja-build pkg-config libcriterion-dev libprotobuf-c-dev protobuf-c-compiler
-libpcre2-dev libutf8proc-dev libjansson-dev libxxhash-dev libssl-dev libhwloc-dev liburing-dev"
+libpcre2-dev libutf8proc-dev libjansson-dev libxxhash-dev libssl-dev libhwloc-dev liburing-dev libibverbs-dev"
 
 # Installed along with those if the distribution has them; without them something is left out: plots on report pages.
 WISHED="libjs-chart.js"

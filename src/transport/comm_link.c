@@ -17,8 +17,8 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "kernels/exchange.h"
 #include "kernels/backend.h"
+#include "kernels/exchange.h"
 #include "src/base/clock.h"
 #include "src/base/log.h"
 #include "src/transport/comm_table.h"
@@ -37,7 +37,7 @@ struct comm_link {
     struct link_wait wait;
     struct comm_steps *steps; /* or NULL */
     uint32_t seq;             /* of the last exchange */
-    int err;      /* written by the calls */
+    int err;                  /* written by the calls */
     atomic_int aborted;
 };
 
@@ -56,15 +56,16 @@ static int tag_differs(const struct comm_link *c, int peer, uint64_t want, uint6
         (unsigned)(got >> 32 & 0xfff), (unsigned)(got >> 44), peer);
 }
 
-/* A link has failed: name the exchange. An abort was logged by whoever made it. */
+/* A link has failed: name the exchange. An abort was logged by whoever made it, other errors by the
+ * link. */
 static int link_failed(const struct comm_link *c, int r, uint64_t tag, int peer)
 {
-    const char *why = r == -ECONNRESET  ? "is gone"
-                      : r == -ETIMEDOUT ? "did not come in time"
-                                        : strerror(-r);
+    const char *why = r == -ECONNRESET ? "is gone" : "did not come in time";
 
     if (r == -ECANCELED || atomic_load_explicit(&c->aborted, memory_order_acquire))
         return -ECANCELED;
+    if (r != -ECONNRESET && r != -ETIMEDOUT)
+        return r;
     return fail(r, "comm link: exchange %u site %u: rank %d %s", (uint32_t)tag,
                 (unsigned)(tag >> 32 & 0xfff), peer, why);
 }

@@ -14,11 +14,14 @@
 enum {
     YIELD_US = 2000, /* after the busy time: others may have the core, yet nobody has to wake us */
     NAP_US = 20000, /* of a waiter that the peer wakes: bounds how late a dead process is noticed */
-    DOZE_US = 50,   /* of a waiter that nobody wakes */
+    DOZE_US = 50,   /* of a waiter that nobody wakes, at first; longer the longer it waits */
+    DOZE_MAX_US = 1000,
+    DOZE_PART = 64,   /* of the time waited so far */
     SPINS_A_LOOK = 32 /* looks at a flag in memory between two looks at clock and link */
 };
 
-static const struct link_ops *const links[] = { &link_loop_ops, &link_tcp_ops, &link_shm_ops };
+static const struct link_ops *const links[] = { &link_loop_ops, &link_tcp_ops, &link_shm_ops,
+                                                &link_rdma_ops };
 
 int link_find(const char *name, const struct link_ops **out)
 {
@@ -28,7 +31,7 @@ int link_find(const char *name, const struct link_ops **out)
             return 0;
         }
     }
-    return fail(-EINVAL, "link %s: this build has loop, tcp, shm", name);
+    return fail(-EINVAL, "link %s: this build has loop, tcp, shm, rdma", name);
 }
 
 static inline void relax(void)
@@ -73,11 +76,18 @@ struct patience {
     uint32_t heard; /* the bell before the last look at the flag */
 };
 
+static int doze_us(int64_t waited_ns)
+{
+    int64_t us = waited_ns / NS_PER_US / DOZE_PART;
+
+    return us < DOZE_US ? DOZE_US : us > DOZE_MAX_US ? DOZE_MAX_US : (int)us;
+}
+
 /* Let time pass, after the caller has looked in vain: busy, yielding, asleep. */
 static int wait_a_while(const struct link_wait *w, struct link *l, const struct patience *p)
 {
     int64_t waited = clock_ns() - p->start;
-    int us = l->fd >= 0 || (l->ops->caps & LINK_WAKES) ? NAP_US : DOZE_US;
+    int us = l->fd >= 0 || (l->ops->caps & LINK_WAKES) ? NAP_US : doze_us(waited);
 
     if (w->limit_ms >= 0 && waited > w->limit_ms * NS_PER_MS)
         return -ETIMEDOUT;
@@ -111,7 +121,7 @@ int link_wait_flag(const struct link_wait *w, struct link *l, const struct link_
         for (int i = 0; i < looks; i++) {
             uint64_t v = atomic_load_explicit(flag, memory_order_acquire);
 
-            if (v != seen) { /* what arrived before an end still counts */
+            if (v != seen && link_whole(m, slot, v)) { /* what arrived before an end still counts */
                 *now = v;
                 return 0;
             }

@@ -17,6 +17,8 @@
  *   shm     memcpy into the peer's pages   release store             spins, then futex
  *   tcp     frame on a socket; the waiter  release store of waiter   polls the socket, then poll(2)
  *           itself reads it into the inbox
+ *   rdma    write of the NIC               a write behind it on the  spins, then short naps
+ *                                          same queue pair
  */
 #ifndef TANDEM_TRANSPORT_LINK_H
 #define TANDEM_TRANSPORT_LINK_H
@@ -27,6 +29,7 @@
 
 enum {
     LINK_FLAG_STRIDE = 128, /* bytes from flag to flag: one writer a line */
+    LINK_STRIPES_AT = 8,    /* in the line of a flag: over how many rails its send came */
     LINK_SLOTS_MAX = 64,
     LINK_SLOT_BYTES_MAX = (1 << 24) - 16 /* what the units of a comm tag can say */
 };
@@ -50,7 +53,8 @@ struct link_mem {
     size_t slot_bytes; /* a multiple of 16 */
     uint8_t *outbox;   /* slots * slot_bytes, aligned to 64; several links may share it */
     uint8_t *inbox;    /* slots * slot_bytes, page aligned, written by the peer only */
-    uint8_t *flags;    /* slots lines of LINK_FLAG_STRIDE bytes; use link_flag */
+    uint8_t *flags;    /* slots lines of LINK_FLAG_STRIDE bytes for each rail; use link_flag */
+    int rails;         /* 0 or 1: a send raises one flag; more: see link_whole */
 };
 
 struct link_ops {
@@ -70,8 +74,9 @@ struct link_ops {
     int (*send)(struct link *l, const struct link_mem *m, size_t off, size_t len, uint64_t tag);
 
     /* poll - move what is due without blocking: unfinished sends on, arrived bytes into the inbox.
-     * errors   -ECONNRESET the peer is gone, -ECANCELED aborted, -EPROTO what came is no frame
-     *          (logged) */
+     * errors   -ECONNRESET the peer is gone, -ECANCELED aborted; logged: -EPROTO what came is no
+     *          frame, or the peer refuses ours; -ENETDOWN our end of the cable, -EHOSTUNREACH the
+     *          way to the peer, -EIO the device */
     int (*poll)(struct link *l);
 
     /* abort - every wait on this link ends within 1 ms with -ECANCELED; the peer sees a rank that
@@ -98,6 +103,32 @@ int link_find(const char *name, const struct link_ops **out);
 static inline _Atomic uint64_t *link_flag(const struct link_mem *m, int slot)
 {
     return (_Atomic uint64_t *)(void *)(m->flags + (size_t)slot * LINK_FLAG_STRIDE);
+}
+
+/* link_rail_line - the line of a slot on a rail; that of rail 0 is the flag's */
+static inline uint8_t *link_rail_line(const struct link_mem *m, int slot, int rail)
+{
+    return m->flags + (size_t)(rail * m->slots + slot) * LINK_FLAG_STRIDE;
+}
+
+/* link_whole - whether all of the send whose tag the flag shows is there: what was striped comes
+ * over several rails, between which there is no order, and each raises a line of its own. A device
+ * that looks at the flag alone needs a link of one rail. */
+static inline int link_whole(const struct link_mem *m, int slot, uint64_t tag)
+{
+    uint64_t stripes;
+
+    if (m->rails <= 1)
+        return 1;
+    /* written before the flag, by the same queue pair; never trusted as an index */
+    stripes = *(const uint64_t *)(const void *)(link_rail_line(m, slot, 0) + LINK_STRIPES_AT);
+    for (int i = 1; i < m->rails && (uint64_t)i < stripes; i++) {
+        _Atomic uint64_t *line = (_Atomic uint64_t *)(void *)link_rail_line(m, slot, i);
+
+        if (atomic_load_explicit(line, memory_order_acquire) != tag)
+            return 0;
+    }
+    return 1;
 }
 
 /* link_wait - how a thread waits. All links of the set keep moving while it waits for one of

@@ -34,25 +34,24 @@ void link_socket_tune(int fd)
     setsockopt(fd, SOL_SOCKET, SO_BUSY_POLL, &us, sizeof(us));
 }
 
-int link_hello_send(struct link *l, int fd, const struct link_hello *h)
+int link_socket_send(struct link *l, int fd, const void *p, size_t n)
 {
-    /* the first bytes on a fresh socket: they always fit its buffer */
-    ssize_t n = send(fd, h, sizeof(*h), MSG_DONTWAIT | MSG_NOSIGNAL);
+    /* records at the start of a fresh socket: they always fit its buffer */
+    ssize_t sent = send(fd, p, n, MSG_DONTWAIT | MSG_NOSIGNAL);
 
-    if (n == (ssize_t)sizeof(*h))
+    if (sent == (ssize_t)n)
         return 0;
     return fail(-ECONNRESET, "link %s channel %d: rank %d: %s", l->ops->name, l->channel, l->peer,
-                n < 0 ? strerror(errno) : "short send");
+                sent < 0 ? strerror(errno) : "short send");
 }
 
-int link_hello_recv(struct link *l, int fd, const atomic_int *aborted, int meet_ms,
-                    struct link_hello *out)
+int link_socket_recv(struct link *l, int fd, const atomic_int *aborted, int meet_ms, void *out,
+                     size_t want)
 {
     int64_t until = clock_ns() + meet_ms * NS_PER_MS;
-    struct link_hello h;
     size_t have = 0;
 
-    while (have < sizeof(h)) {
+    while (have < want) {
         struct pollfd p = { .fd = fd, .events = POLLIN };
         ssize_t n;
 
@@ -63,7 +62,7 @@ int link_hello_recv(struct link *l, int fd, const atomic_int *aborted, int meet_
                         l->ops->name, l->channel, l->peer, meet_ms);
         if (poll(&p, 1, LOOK_MS) <= 0)
             continue;
-        n = recv(fd, (uint8_t *)&h + have, sizeof(h) - have, MSG_DONTWAIT);
+        n = recv(fd, (uint8_t *)out + have, want - have, MSG_DONTWAIT);
         if (n < 0 && (errno == EINTR || errno == EAGAIN))
             continue;
         if (n <= 0) {
@@ -74,6 +73,22 @@ int link_hello_recv(struct link *l, int fd, const atomic_int *aborted, int meet_
         }
         have += (size_t)n;
     }
+    return 0;
+}
+
+int link_hello_send(struct link *l, int fd, const struct link_hello *h)
+{
+    return link_socket_send(l, fd, h, sizeof(*h));
+}
+
+int link_hello_recv(struct link *l, int fd, const atomic_int *aborted, int meet_ms,
+                    struct link_hello *out)
+{
+    struct link_hello h;
+    int r = link_socket_recv(l, fd, aborted, meet_ms, &h, sizeof(h));
+
+    if (r < 0)
+        return r;
     if (h.magic != LINK_HELLO_MAGIC || h.name[sizeof(h.name) - 1] != 0)
         return fail(-EPROTO, "link %s channel %d: rank %d sent no link record", l->ops->name,
                     l->channel, l->peer);

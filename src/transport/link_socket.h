@@ -1,4 +1,4 @@
-/* link_socket - what tcp and shm links do on the socket they are opened with: its options, and the
+/* link_socket - what links do on the socket they are opened with: its options, and the
  * records that the two ends exchange when they register. */
 #ifndef TANDEM_TRANSPORT_LINK_SOCKET_H
 #define TANDEM_TRANSPORT_LINK_SOCKET_H
@@ -22,6 +22,11 @@ int link_socket_check(int fd);
 
 /* link_socket_tune - send at once, poll the device while waiting where that is allowed */
 void link_socket_tune(int fd);
+
+/* link_socket_send, link_socket_recv - n bytes, as below */
+int link_socket_send(struct link *l, int fd, const void *p, size_t n);
+int link_socket_recv(struct link *l, int fd, const atomic_int *aborted, int meet_ms, void *out,
+                     size_t n);
 
 /* link_hello_send, link_hello_recv - one record, within meet_ms, ended early by *aborted or the
  * peer's end.

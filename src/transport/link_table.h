@@ -1,4 +1,4 @@
-/* link_table - the implementers that link.c lists; the one on sockets and the two in memory. */
+/* link_table - the implementers that link.c lists: in memory, on a socket, by a NIC. */
 #ifndef TANDEM_TRANSPORT_LINK_TABLE_H
 #define TANDEM_TRANSPORT_LINK_TABLE_H
 
@@ -7,5 +7,6 @@
 extern const struct link_ops link_loop_ops;
 extern const struct link_ops link_tcp_ops;
 extern const struct link_ops link_shm_ops;
+extern const struct link_ops link_rdma_ops;
 
 #endif

@@ -103,7 +103,9 @@ Test(link, payload_is_there_when_the_flag_is)
 {
     for (int k = 0; wires_kinds[k]; k++) {
         struct pair p = { .kind = wires_kinds[k],
-                          .ops = strcmp(wires_kinds[k], "tcp") ? 40000 : 8000 };
+                          .ops = strcmp(wires_kinds[k], "tcp") == 0    ? 8000
+                                 : strcmp(wires_kinds[k], "rdma") == 0 ? 2000
+                                                                       : 40000 };
 
         wires_open(&p.w, p.kind, 2, 0);
         wires_run(2, stream, &p);

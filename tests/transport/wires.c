@@ -11,10 +11,28 @@
 #include <unistd.h>
 
 #include "src/base/log.h"
+#include "src/transport/link_rdma.h"
 
 enum { MEET_MS = 5000 };
 
-const char *const wires_kinds[] = { "loop", "tcp", "shm", NULL };
+const char *wires_kinds[] = { "loop", "tcp", "shm", NULL, NULL };
+
+/* Before any test looks: a process per test, and all of them see the same machine. A test runner
+ * takes no arguments of ours, so WIRES=KIND in the environment leaves that one kind: an emulated
+ * machine is there for rdma alone. */
+__attribute__((constructor)) static void find_kinds(void)
+{
+    struct rdma_seen seen[8];
+    const char *only = getenv("WIRES");
+    int n = rdma_survey(seen, 8);
+
+    for (int i = 0; i < n; i++)
+        if (seen[i].active && seen[i].gid_index >= 0)
+            wires_kinds[3] = "rdma";
+    for (int k = 0; only && wires_kinds[k]; k++)
+        if (strcmp(only, wires_kinds[k]) == 0)
+            wires_kinds[0] = wires_kinds[k], wires_kinds[1] = NULL;
+}
 
 static void must(int ok, const char *what)
 {
@@ -49,7 +67,7 @@ void wires_open(struct wires *w, const char *kind, int world, int channel)
     *w = (struct wires){ .world = world };
     for (int a = 0; a < world; a++) {
         for (int b = a + 1; b < world; b++) {
-            int fd[2], tcp = strcmp(kind, "tcp") == 0;
+            int fd[2], tcp = strcmp(kind, "tcp") == 0, rdma = strcmp(kind, "rdma") == 0;
 
             if (strcmp(kind, "loop") == 0) {
                 must(link_loop_open(a, b, channel, MEET_MS, &w->link[a][b], &w->link[b][a]) == 0,
@@ -57,7 +75,12 @@ void wires_open(struct wires *w, const char *kind, int world, int channel)
                 continue;
             }
             wires_socketpair(tcp, fd);
-            if (tcp) {
+            if (rdma) {
+                struct link_rdma_settings s = { .host = "", .stripe_min = WIRES_STRIPE_MIN };
+
+                must(link_rdma_open(fd[0], a, b, channel, MEET_MS, &s, &w->link[a][b]) == 0, kind);
+                must(link_rdma_open(fd[1], b, a, channel, MEET_MS, &s, &w->link[b][a]) == 0, kind);
+            } else if (tcp) {
                 must(link_tcp_open(fd[0], a, b, channel, MEET_MS, &w->link[a][b]) == 0, kind);
                 must(link_tcp_open(fd[1], b, a, channel, MEET_MS, &w->link[b][a]) == 0, kind);
             } else {

@@ -7,8 +7,11 @@
 
 enum { WIRES_MAX = 8 };
 
-/* kinds of links that wires_open knows, NULL at the end */
-extern const char *const wires_kinds[];
+/* kinds of links that wires_open knows, NULL at the end; rdma where this machine has a device.
+ * WIRES=KIND in the environment leaves that one */
+extern const char *wires_kinds[];
+
+enum { WIRES_STRIPE_MIN = 512 }; /* of the rdma links */
 
 struct wires {
     int world;
