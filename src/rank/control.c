@@ -23,7 +23,7 @@
 #include "src/base/log.h"
 #include "src/rank/control_meet.h"
 #include "src/rank/control_tcp.h"
-#include "src/transport/link.h"
+#include "src/transport/link_rdma.h"
 
 enum { JOIN_MS = 5000, READY_MS = 15000, DOOR_LOOK_MS = 50 };
 
@@ -281,7 +281,7 @@ static int settings_check(const struct group_settings *s)
                     s->heartbeat_ms, s->peer_timeout_ms);
     if (strlen(s->version) >= CONTROL_VERSION_BYTES)
         return fail(-EINVAL, "control: version %s is too long", s->version);
-    return link_find(s->link, &l);
+    return strcmp(s->link, "rdma") == 0 ? link_rdma_ready() : link_find(s->link, &l);
 }
 
 int group_tcp_open(const struct group_settings *s, struct group **out)

@@ -33,7 +33,9 @@ enum { GROUP_REASON_BYTES = 256, GROUP_DIGEST_BYTES = 32, GROUP_WORLD_MAX = 8 };
 
 struct group_settings {
     int rank, world;
-    const char *link;         /* loop, tcp, shm */
+    const char *link;         /* loop, tcp, shm, rdma */
+    int rails;                /* of rdma: 0 for all there are */
+    size_t stripe_min;        /* of rdma: shorter sends go over the first rail */
     struct group_hub *hub;    /* loop only */
     const char *const *hosts; /* [world], or NULL: all on 127.0.0.1 */
     int port;                 /* rank 0's; 0 is refused */

@@ -15,7 +15,7 @@
 #include "src/base/clock.h"
 #include "src/base/log.h"
 #include "src/rank/control_meet.h"
-#include "src/transport/link.h"
+#include "src/transport/link_rdma.h"
 
 enum { MESH_MS = 10000, MESH_LOOK_MS = 20 };
 
@@ -26,6 +26,12 @@ static int open_link(struct control *c, const struct group_settings *s, int fd, 
 
     if (strcmp(s->link, "shm") == 0)
         return link_shm_open(fd, s->rank, peer, channel, MESH_MS, at);
+    if (strcmp(s->link, "rdma") == 0)
+        return link_rdma_open(fd, s->rank, peer, channel, MESH_MS,
+                              &(struct link_rdma_settings){ .host = control_host(s, s->rank),
+                                                            .rails = s->rails,
+                                                            .stripe_min = s->stripe_min },
+                              at);
     return link_tcp_open(fd, s->rank, peer, channel, MESH_MS, at);
 }
 

@@ -36,7 +36,7 @@ int group_open(const struct group_settings *s, struct group **out)
         return fail(-EINVAL, "group: nothing to agree on");
     if (strcmp(s->link, "loop") == 0)
         return group_loop_open(s, out);
-    if (strcmp(s->link, "tcp") == 0 || strcmp(s->link, "shm") == 0)
+    if (strcmp(s->link, "tcp") == 0 || strcmp(s->link, "shm") == 0 || strcmp(s->link, "rdma") == 0)
         return group_tcp_open(s, out);
     return fail(-EINVAL, "group: link %s joins no ranks in this build", s->link);
 }
@@ -53,6 +53,8 @@ int group_exit_code(int r)
         return CODE_AUTH;
     case -ENOENT:
         return CODE_MISSING;
+    case -ENODEV:
+    case -ENOTSUP:
     case -EADDRINUSE:
     case -EADDRNOTAVAIL:
     case -EHOSTUNREACH:

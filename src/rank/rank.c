@@ -262,6 +262,8 @@ static int open_group(struct rank *k, struct group_hub *hub)
         r = group_open(&(struct group_settings){ .rank = c->rank,
                                                  .world = c->ranks,
                                                  .link = c->link,
+                                                 .rails = c->rails == CONFIG_AUTO ? 0 : c->rails,
+                                                 .stripe_min = c->stripe_min,
                                                  .hub = hub,
                                                  .hosts = hosts,
                                                  .port = c->port,

@@ -429,7 +429,7 @@ Test(control, settings_and_secrets_are_checked)
     t.set[0].peer_timeout_ms = 30;
     cr_expect(eq(int, group_open(&t.set[0], &g), -EINVAL));
     t.set[0].peer_timeout_ms = 1000;
-    t.set[0].link = "rdma";
+    t.set[0].link = "pigeon";
     cr_expect(eq(int, group_open(&t.set[0], &g), -EINVAL));
     t.set[0].link = "tcp";
     t.set[0].no_secret = 1;
