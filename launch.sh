@@ -176,7 +176,8 @@ runs()
     [ -d "/proc/$1" ] && ! grep -q '^State:[[:space:]]*Z' "/proc/$1/status"
 }
 
-# A rank that has ended leaves the list; its exit code is kept if it is the first bad one. 130 is a code of the program.
+# A rank that has ended leaves the list; its exit code is kept if it is the first bad one that is not only "the group
+# failed", which the ranks beside the culprit have. 130 is a code of the program.
 leave()
 {
     local r=$1 status=$2
@@ -185,7 +186,7 @@ leave()
     if [ "$status" -gt 128 ] && [ "$status" -ne 130 ] && [ -z "$ending" ]; then
         say "launch: rank $r was killed (signal $((status - 128)))" 2>&4
     fi
-    [ "$code" -ne 0 ] || code=$status
+    [ "$code" -ne 0 ] && { [ "$code" -ne 70 ] || [ "$status" -eq 0 ]; } || code=$status
 }
 
 # reap - wait until one rank has ended, or for a signal.

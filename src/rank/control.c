@@ -36,6 +36,7 @@ struct boot {
     struct door data;         /* where data sockets of higher ranks come in */
     uint16_t data_port;
     struct body_table table;
+    int listener; /* of the settings, until the door has it */
 };
 
 int control_lost(const struct control *c)
@@ -72,7 +73,6 @@ static int agree(struct boot *b, struct wire *w)
     int r;
 
     snprintf(mine.version, sizeof(mine.version), "%s", s->version);
-    memcpy(mine.set_digest, s->set_digest, GROUP_DIGEST_BYTES);
     r = sha256_of(s->agree, strlen(s->agree), mine.text_sha256);
     if (r == 0)
         r = body_agree_pack(&mine, &b->body);
@@ -170,10 +170,8 @@ static int gather_world(struct boot *b, struct door *door)
         }
         left += drop_lost(b->c);
         missing(b, who, sizeof(who));
-        if (left > 0 && b->s->cancel && atomic_load(b->s->cancel)) {
-            log_info("interrupted while waiting for rank %s", who);
+        if (left > 0 && control_cancelled(b->s->cancel, who))
             return -ECANCELED;
-        }
         if (left > 0 && clock_ns() >= until) {
             return fail(-ETIMEDOUT, "control: rank %s did not come in %d ms", who,
                         b->s->connect_timeout_ms);
@@ -217,11 +215,12 @@ static int complete_world(struct boot *b)
 static int boot_leader(struct boot *b)
 {
     struct door door;
-    uint16_t port;
-    int r = door_open("control", control_host(b->s, 0), b->s->port, &door, &port);
+    int fd = b->s->listener, r = fd > 0 ? 0 : group_tcp_listen(b->s, &fd);
 
     if (r < 0)
         return r;
+    b->listener = 0;
+    door_init("control", fd, &door);
     r = gather_world(b, &door);
     door_close(&door); /* a complete world takes nobody in, and a broken one neither */
     if (r == 0)
@@ -272,7 +271,10 @@ static int boot_follower(struct boot *b)
 static int settings_check(const struct group_settings *s)
 {
     const struct link_ops *l;
+    int r = group_settings_check(s);
 
+    if (r < 0)
+        return r;
     if (s->port < 1 || s->port > UINT16_MAX)
         return fail(-EINVAL, "control: port %d", s->port);
     if (s->heartbeat_ms < 1 || s->peer_timeout_ms < 2 * s->heartbeat_ms)
@@ -284,17 +286,28 @@ static int settings_check(const struct group_settings *s)
     return strcmp(s->link, "rdma") == 0 ? link_rdma_ready() : link_find(s->link, &l);
 }
 
+int group_tcp_listen(const struct group_settings *s, int *fd)
+{
+    uint16_t port;
+    int r = settings_check(s);
+
+    return r < 0 ? r : door_listen("control", control_host(s, 0), s->port, fd, &port);
+}
+
 int group_tcp_open(const struct group_settings *s, struct group **out)
 {
     struct boot *b;
-    int r = settings_check(s);
+    int fd, r = settings_check(s);
 
     if (r < 0)
-        return r;
+        goto unlisten;
     b = calloc(1, sizeof(*b));
-    if (!b)
-        return fail(-ENOMEM, "control: no memory");
+    if (!b) {
+        r = fail(-ENOMEM, "control: no memory");
+        goto unlisten;
+    }
     b->s = s;
+    b->listener = s->listener;
     b->c = calloc(1, sizeof(*b->c));
     if (!b->c) {
         r = fail(-ENOMEM, "control: no memory");
@@ -308,9 +321,10 @@ int group_tcp_open(const struct group_settings *s, struct group **out)
     r = secret_load(s, &b->secret);
     if (r < 0)
         goto free_control;
-    r = door_open("data", control_host(s, s->rank), 0, &b->data, &b->data_port);
+    r = door_listen("data", control_host(s, s->rank), 0, &fd, &b->data_port);
     if (r < 0)
         goto free_control;
+    door_init("data", fd, &b->data);
     r = s->rank == 0 ? boot_leader(b) : boot_follower(b);
     door_close(&b->data);
     if (r == 0)
@@ -324,7 +338,12 @@ int group_tcp_open(const struct group_settings *s, struct group **out)
 free_control:
     control_free(b->c);
 free_boot:
+    group_unlisten(b->listener);
     explicit_bzero(&b->secret, sizeof(b->secret));
     free(b);
+    return r;
+
+unlisten:
+    group_unlisten(s->listener);
     return r;
 }

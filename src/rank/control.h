@@ -1,8 +1,8 @@
 /* control - who the ranks are, that they agree, that they live, and how they end together.
  *
  * A group is all ranks of one decoder. It opens only when every rank proved that it knows the
- * secret and all agreed on version, world, pack set and config; it hands out connected links to
- * every peer; it watches the peers until the end; and it ends on all ranks or on none:
+ * secret and all agreed on version, world and config; packs are compared when they are there. It hands
+ * out connected links to every peer; it watches the peers until the end; and it ends on all ranks or on none:
  *
  *   open -> SERVING -> group_stop -> close            planned: a peer that hangs up afterwards is
  *                                                     no fault
@@ -29,6 +29,8 @@ struct group_hub;
 
 enum group_channel { GROUP_WINDOWS = 0, GROUP_DRAFT = 1, GROUP_PLAN = 2, GROUP_CHANNELS };
 
+enum group_cancel { CANCEL_NOT, CANCEL_ASKED, CANCEL_SILENT }; /* silent: without a line about it */
+
 enum { GROUP_REASON_BYTES = 256, GROUP_DIGEST_BYTES = 32, GROUP_WORLD_MAX = 8 };
 
 struct group_settings {
@@ -44,11 +46,11 @@ struct group_settings {
     int connect_timeout_ms, heartbeat_ms, peer_timeout_ms;
     int stall_ms;                    /* an order of which no rank gets on for so long is a fault */
     const struct progress *progress; /* of this rank, in every heartbeat; NULL: none */
-    const char *version;       /* of this build */
-    const char *agree;         /* sorted `key = value` lines of everything that must be equal */
-    const uint8_t *set_digest; /* [GROUP_DIGEST_BYTES] of the packs */
+    const char *version;             /* of this build */
+    const char *agree; /* sorted `key = value` lines of everything that must be equal */
+    int listener;      /* of group_listen, taken by open; 0: open listens itself */
     const atomic_int
-        *cancel; /* or NULL; open returns -ECANCELED within 100 ms after it becomes non-zero */
+        *cancel; /* enum group_cancel, or NULL: open returns -ECANCELED within 100 ms */
     /* or NULL; once, on whichever thread noticed, after the links were aborted; why: group_reason */
     void (*on_fail)(void *arg, const char *why);
     void *on_fail_arg;
@@ -72,6 +74,15 @@ struct group_settings {
  */
 int group_open(const struct group_settings *s, struct group **out);
 
+/* group_listen - rank 0 of processes takes its port; whoever comes before open waits in its queue. *fd
+ * is 0 where there is nothing to listen at. errors   as open */
+int group_listen(const struct group_settings *s, int *fd);
+void group_unlisten(int fd);
+
+/* group_compare - the packs of all ranks: a barrier that carries their set digests. Never in a round.
+ * errors   -EINVAL this rank's differs from one that it sees, which ends the group; as barrier */
+int group_compare(struct group *g, const uint8_t set_digest[GROUP_DIGEST_BYTES], int timeout_ms);
+
 /* group_exit_code - exit code for an error of group_open: README's table. What ends a group later
  * is 70, whatever its errno. */
 int group_exit_code(int r);
@@ -90,6 +101,10 @@ const char *group_reason(const struct group *g);
 /* group_fail - this rank cannot go on. Aborts the links, tells every peer without blocking. The
  * first cause, of whatever rank, wins; later ones are ignored. Logs it. Any thread. */
 __attribute__((format(printf, 3, 4))) void group_fail(struct group *g, int r, const char *fmt, ...);
+
+/* group_decline - as group_fail, of a rank that has logged why and leaves by itself: nothing is logged, on_fail is not
+ * called */
+void group_decline(struct group *g, int r, const char *why);
 
 /* group_stop - this rank leaves as planned; what the peers do afterwards is no fault */
 void group_stop(struct group *g);

@@ -46,7 +46,6 @@ int body_agree_pack(const struct body_agree *a, struct control_body *out)
     Control__Agree m = CONTROL__AGREE__INIT;
 
     m.version = (char *)a->version;
-    m.set_digest = (ProtobufCBinaryData){ GROUP_DIGEST_BYTES, (uint8_t *)a->set_digest };
     m.text_sha256 = (ProtobufCBinaryData){ GROUP_DIGEST_BYTES, (uint8_t *)a->text_sha256 };
     m.text = (char *)a->text;
     return pack(&m.base, out);
@@ -63,14 +62,12 @@ int body_agree_unpack(const uint8_t *p, size_t n, struct body_agree *out)
     text = strdup(m->text);
     if (!text) {
         r = fail(-ENOMEM, "control: no memory for the config of a peer");
-    } else if (m->set_digest.len != GROUP_DIGEST_BYTES ||
-               m->text_sha256.len != GROUP_DIGEST_BYTES) {
+    } else if (m->text_sha256.len != GROUP_DIGEST_BYTES) {
         r = bad("digest of a wrong length");
         free(text);
     } else {
         snprintf(out->version, sizeof(out->version), "%s", m->version);
         control_printable(out->version);
-        memcpy(out->set_digest, m->set_digest.data, GROUP_DIGEST_BYTES);
         memcpy(out->text_sha256, m->text_sha256.data, GROUP_DIGEST_BYTES);
         out->text = text;
     }
@@ -203,21 +200,30 @@ int body_reason_unpack(const uint8_t *p, size_t n, struct body_reason *out)
     return r;
 }
 
-int body_barrier_pack(uint64_t number, struct control_body *out)
+int body_barrier_pack(const struct body_barrier *b, struct control_body *out)
 {
     Control__Barrier m = CONTROL__BARRIER__INIT;
 
-    m.number = number;
+    m.number = b->number;
+    if (b->marked)
+        m.mark = (ProtobufCBinaryData){ GROUP_DIGEST_BYTES, (uint8_t *)b->mark };
     return pack(&m.base, out);
 }
 
-int body_barrier_unpack(const uint8_t *p, size_t n, uint64_t *out)
+int body_barrier_unpack(const uint8_t *p, size_t n, struct body_barrier *out)
 {
     Control__Barrier *m = unpack(&control__barrier__descriptor, p, n);
+    int r = 0;
 
     if (!m)
         return -EPROTO;
-    *out = m->number;
+    if (m->mark.len != 0 && m->mark.len != GROUP_DIGEST_BYTES) {
+        r = bad("mark of a wrong length");
+    } else {
+        *out = (struct body_barrier){ .number = m->number, .marked = m->mark.len > 0 };
+        if (out->marked)
+            memcpy(out->mark, m->mark.data, GROUP_DIGEST_BYTES);
+    }
     control__barrier__free_unpacked(m, NULL);
-    return 0;
+    return r;
 }

@@ -8,6 +8,7 @@
 #ifndef TANDEM_RANK_CONTROL_BODY_H
 #define TANDEM_RANK_CONTROL_BODY_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -18,7 +19,6 @@ enum { CONTROL_BODY_MAX = 65536, CONTROL_VERSION_BYTES = 64, CONTROL_NONCE_BYTES
 
 struct body_agree {
     char version[CONTROL_VERSION_BYTES];
-    uint8_t set_digest[GROUP_DIGEST_BYTES];
     uint8_t text_sha256[GROUP_DIGEST_BYTES];
     const char *text; /* unpack: allocated, the caller frees it */
 };
@@ -36,8 +36,14 @@ struct body_beat {
 };
 
 struct body_reason {
-    int rank, error; /* error: a negative errno */
+    int rank, error;               /* error: a negative errno */
     char text[GROUP_REASON_BYTES]; /* printable */
+};
+
+struct body_barrier {
+    uint64_t number;
+    bool marked;
+    uint8_t mark[GROUP_DIGEST_BYTES];
 };
 
 struct control_body {
@@ -55,8 +61,8 @@ int body_beat_pack(const struct body_beat *b, struct control_body *out);
 int body_beat_unpack(const uint8_t *p, size_t n, struct body_beat *out);
 int body_reason_pack(const struct body_reason *b, struct control_body *out);
 int body_reason_unpack(const uint8_t *p, size_t n, struct body_reason *out);
-int body_barrier_pack(uint64_t number, struct control_body *out);
-int body_barrier_unpack(const uint8_t *p, size_t n, uint64_t *out);
+int body_barrier_pack(const struct body_barrier *b, struct control_body *out);
+int body_barrier_unpack(const uint8_t *p, size_t n, struct body_barrier *out);
 
 /* control_printable - what came from a peer, fit for a log line: other bytes become '?' */
 void control_printable(char *text);

@@ -39,7 +39,7 @@ int door_loopback(const struct sockaddr_storage *a)
            IN6_IS_ADDR_LOOPBACK(&((const struct sockaddr_in6 *)a)->sin6_addr);
 }
 
-int door_open(const char *name, const char *host, int port, struct door *d, uint16_t *out_port)
+int door_listen(const char *name, const char *host, int port, int *out, uint16_t *out_port)
 {
     struct sockaddr_storage a;
     socklen_t n;
@@ -59,12 +59,17 @@ int door_open(const char *name, const char *host, int port, struct door *d, uint
     }
     n = sizeof(a);
     getsockname(fd, (struct sockaddr *)&a, &n);
-    *d = (struct door){ .fd = fd, .name = name };
-    for (int i = 0; i < DOOR_GUESTS; i++)
-        d->guest[i].fd = -1;
+    *out = fd;
     *out_port = ntohs(a.ss_family == AF_INET ? ((struct sockaddr_in *)&a)->sin_port
                                              : ((struct sockaddr_in6 *)&a)->sin6_port);
     return 0;
+}
+
+void door_init(const char *name, int fd, struct door *d)
+{
+    *d = (struct door){ .fd = fd, .name = name };
+    for (int i = 0; i < DOOR_GUESTS; i++)
+        d->guest[i].fd = -1;
 }
 
 void door_say(struct door *d, const struct door_guest *g, const char *fmt, ...)

@@ -40,9 +40,12 @@ int door_address(const char *host, int port, struct sockaddr_storage *out, sockl
 /* door_loopback - the address is this machine's own */
 int door_loopback(const struct sockaddr_storage *a);
 
-/* door_open - listen on a host's address; port 0 takes a free one. *port is the one in use.
- * errors   -EADDRINUSE, -EADDRNOTAVAIL, -EHOSTUNREACH, others of socket */
-int door_open(const char *name, const char *host, int port, struct door *d, uint16_t *out_port);
+/* door_listen - a socket that listens on a host's address; port 0 takes a free one. *out_port is the
+ * one in use. errors   -EADDRINUSE, -EADDRNOTAVAIL, -EHOSTUNREACH, others of socket */
+int door_listen(const char *name, const char *host, int port, int *fd, uint16_t *out_port);
+
+/* door_init - a door around such a socket, which it takes */
+void door_init(const char *name, int fd, struct door *d);
 
 /* door_wait - up to wait_ms for a guest of whom guest->want bytes are here (128 at first).
  * result   1 and *out, whose bytes the caller takes at once: it asks for more, keeps or dismisses

@@ -92,16 +92,20 @@ static void wake_barrier(struct control *c)
 
 static int at_barrier(struct control *c, int p, const struct wire_frame *f)
 {
-    uint64_t number;
-    int r = body_barrier_unpack(f->body, f->n, &number);
+    struct body_barrier b;
+    int r = body_barrier_unpack(f->body, f->n, &b);
 
     if (r < 0)
         return r;
     pthread_mutex_lock(&c->lock);
+    if (b.marked) {
+        memcpy(c->base.mark[p], b.mark, sizeof(b.mark));
+        c->base.marked[p] = true;
+    }
     if (c->base.rank == 0)
-        c->peer[p].at_barrier = number;
+        c->peer[p].at_barrier = b.number;
     else
-        c->released = number;
+        c->released = b.number;
     pthread_cond_broadcast(&c->turn);
     pthread_mutex_unlock(&c->lock);
     return 0;
@@ -271,17 +275,20 @@ static int barrier_wait(struct control *c, uint64_t number, int timeout_ms)
     return r;
 }
 
-static int control_barrier(struct group *g, int timeout_ms)
+static int control_barrier(struct group *g, int timeout_ms, const uint8_t *mark)
 {
     struct control *c = (struct control *)g;
+    struct body_barrier b = { .number = ++c->arrived, .marked = mark != NULL };
     struct control_body body;
-    uint64_t number = ++c->arrived;
-    int r = body_barrier_pack(number, &body);
+    int r;
 
+    if (mark)
+        memcpy(b.mark, mark, sizeof(b.mark));
+    r = body_barrier_pack(&b, &body);
     if (r == 0 && g->rank != 0)
         shout(c, -1, CONTROL_BARRIER, &body);
     if (r == 0)
-        r = barrier_wait(c, number, timeout_ms);
+        r = barrier_wait(c, b.number, timeout_ms);
     if (r == 0 && g->rank == 0)
         shout(c, -1, CONTROL_BARRIER, &body);
     return r;

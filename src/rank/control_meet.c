@@ -310,10 +310,8 @@ int meet_leader(const struct group_settings *s, const struct control_secret *sec
             snprintf(why, sizeof(why), "%s",
                      r == -ETIMEDOUT ? "did not answer in time" : strerror(-r));
         }
-        if (s->cancel && atomic_load(s->cancel)) {
-            log_info("interrupted while waiting for rank 0");
+        if (control_cancelled(s->cancel, "0"))
             return -ECANCELED;
-        }
         if (clock_ns() >= until)
             return fail(-ETIMEDOUT, "control: no rank 0 in %d ms: %s port %d: %s",
                         s->connect_timeout_ms, control_host(s, 0), s->port, why);

@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <poll.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -194,11 +195,21 @@ int wire_take(struct wire *w, struct wire_frame *out)
     }
 }
 
+int control_cancelled(const atomic_int *cancel, const char *who)
+{
+    int how = cancel ? atomic_load(cancel) : CANCEL_NOT;
+
+    if (how == CANCEL_ASKED)
+        log_info("interrupted while waiting for rank %s", who);
+    return how != CANCEL_NOT;
+}
+
 int wire_expect(struct wire *w, enum control_kind kind, int64_t until_ns, const atomic_int *cancel,
                 struct wire_frame *out)
 {
     for (;;) {
         struct body_reason why;
+        char who[16];
         int r = wire_take(w, out);
 
         if (r == -ECONNRESET)
@@ -214,10 +225,9 @@ int wire_expect(struct wire *w, enum control_kind kind, int64_t until_ns, const 
         if (r == 1)
             return fail(-EPROTO, "control: frame of kind %d from rank %d, want %d", out->kind,
                         w->peer, kind);
-        if (cancel && atomic_load(cancel)) {
-            log_info("interrupted while waiting for rank %d", w->peer);
+        snprintf(who, sizeof(who), "%d", w->peer);
+        if (control_cancelled(cancel, who))
             return -ECANCELED;
-        }
         if (clock_ns() >= until_ns)
             return fail(-ETIMEDOUT, "control: rank %d is silent", w->peer);
         poll(&(struct pollfd){ .fd = w->fd, .events = POLLIN }, 1, 20);

@@ -110,6 +110,9 @@ int wire_take(struct wire *w, struct wire_frame *out);
 int wire_expect(struct wire *w, enum control_kind kind, int64_t until_ns, const atomic_int *cancel,
                 struct wire_frame *out);
 
+/* control_cancelled - whether *cancel (or NULL) says so; logs for which rank this one had waited */
+int control_cancelled(const atomic_int *cancel, const char *who);
+
 /* wire_lost - the peer has closed its side and nothing is left to read */
 int wire_lost(struct wire *w);
 

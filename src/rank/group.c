@@ -6,6 +6,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "src/base/log.h"
 #include "src/rank/exit_code.h"
@@ -27,18 +28,42 @@ int group_channel_open(enum group_channel c, int a, int b)
     return c == GROUP_WINDOWS || (c == GROUP_PLAN && (a == 0 || b == 0));
 }
 
+/* A control channel over TCP joins processes, whatever carries their windows. */
+static bool joins_processes(const struct group_settings *s)
+{
+    return strcmp(s->link, "tcp") == 0 || strcmp(s->link, "shm") == 0 ||
+           strcmp(s->link, "rdma") == 0;
+}
+
 int group_open(const struct group_settings *s, struct group **out)
+{
+    if (joins_processes(s))
+        return group_tcp_open(s, out);
+    if (strcmp(s->link, "loop") == 0)
+        return group_loop_open(s, out);
+    return fail(-EINVAL, "group: link %s joins no ranks in this build", s->link);
+}
+
+int group_settings_check(const struct group_settings *s)
 {
     if (s->world < 2 || s->world > GROUP_WORLD_MAX || s->rank < 0 || s->rank >= s->world)
         return fail(-EINVAL, "group: rank %d of %d, want a world of 2 to %d", s->rank, s->world,
                     GROUP_WORLD_MAX);
-    if (!s->version || !s->agree || !s->set_digest)
+    if (!s->version || !s->agree)
         return fail(-EINVAL, "group: nothing to agree on");
-    if (strcmp(s->link, "loop") == 0)
-        return group_loop_open(s, out);
-    if (strcmp(s->link, "tcp") == 0 || strcmp(s->link, "shm") == 0 || strcmp(s->link, "rdma") == 0)
-        return group_tcp_open(s, out);
-    return fail(-EINVAL, "group: link %s joins no ranks in this build", s->link);
+    return 0;
+}
+
+int group_listen(const struct group_settings *s, int *fd)
+{
+    *fd = 0;
+    return s->rank == 0 && joins_processes(s) ? group_tcp_listen(s, fd) : 0;
+}
+
+void group_unlisten(int fd)
+{
+    if (fd > 0)
+        close(fd);
 }
 
 int group_exit_code(int r)
@@ -102,21 +127,34 @@ static const char *where(const struct group *g, char *out, size_t cap)
     return out;
 }
 
-void group_fault(struct group *g, int r, int tell, const char *text)
+/* The first one to come writes the reason and has to spread it. */
+static bool claim(struct group *g, int r, const char *text)
 {
-    char here[192];
-
     if (atomic_exchange(&g->claimed, 1))
-        return;
+        return false;
     snprintf(g->reason, sizeof(g->reason), "%s", text);
     atomic_store_explicit(&g->failed, r, memory_order_release);
-    fail(r, "group: %s%s", g->reason, where(g, here, sizeof(here)));
+    return true;
+}
+
+static void spread(struct group *g, int r, int tell)
+{
     for (int p = 0; p < g->world; p++)
         for (int c = 0; c < GROUP_CHANNELS; c++)
             if (g->link[p][c])
                 g->link[p][c]->ops->abort(g->link[p][c]);
     if (tell)
         g->ops->tell(g, r, g->reason);
+}
+
+void group_fault(struct group *g, int r, int tell, const char *text)
+{
+    char here[192];
+
+    if (!claim(g, r, text))
+        return;
+    fail(r, "group: %s%s", g->reason, where(g, here, sizeof(here)));
+    spread(g, r, tell);
     if (g->on_fail)
         g->on_fail(g->on_fail_arg, g->reason);
 }
@@ -132,6 +170,27 @@ void group_fail(struct group *g, int r, const char *fmt, ...)
     group_fault(g, r, 1, text);
 }
 
+void group_decline(struct group *g, int r, const char *why)
+{
+    if (claim(g, r, why))
+        spread(g, r, 1);
+}
+
+int group_compare(struct group *g, const uint8_t set_digest[GROUP_DIGEST_BYTES], int timeout_ms)
+{
+    char text[GROUP_REASON_BYTES];
+    int r = g->ops->barrier(g, timeout_ms, set_digest);
+
+    for (int p = 0; p < g->world && r == 0; p++) {
+        if (!g->marked[p] || memcmp(g->mark[p], set_digest, GROUP_DIGEST_BYTES) == 0)
+            continue;
+        group_differ(set_digest, g->mark[p], p, text, sizeof(text));
+        r = -EINVAL;
+        group_fault(g, r, 1, text);
+    }
+    return r;
+}
+
 void group_stop(struct group *g)
 {
     g->ops->stop(g);
@@ -139,7 +198,7 @@ void group_stop(struct group *g)
 
 int group_barrier(struct group *g, int timeout_ms)
 {
-    return g->ops->barrier(g, timeout_ms);
+    return g->ops->barrier(g, timeout_ms, NULL);
 }
 
 int group_beat_age_max(struct group *g)

@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 
 #include "src/rank/control.h"
 
@@ -14,7 +15,8 @@ struct group_ops {
      * any thread */
     void (*tell)(struct group *g, int r, const char *text);
     void (*stop)(struct group *g);
-    int (*barrier)(struct group *g, int timeout_ms);
+    /* barrier - with a mark, leave it with the peers and theirs in g->mark */
+    int (*barrier)(struct group *g, int timeout_ms, const uint8_t *mark);
     int (*beat_age_max)(struct group *g);
     /* close - everything but the links; frees g */
     void (*close)(struct group *g);
@@ -27,14 +29,19 @@ struct group {
     void (*on_fail)(void *arg, const char *why);
     void *on_fail_arg;
     const struct progress *progress; /* or NULL */
-    atomic_int claimed; /* somebody writes the reason */
-    atomic_int failed;  /* its errno, once the reason is written */
+    atomic_int claimed;              /* somebody writes the reason */
+    atomic_int failed;               /* its errno, once the reason is written */
     atomic_int stopping;
     char reason[GROUP_REASON_BYTES];
+    uint8_t mark[GROUP_WORLD_MAX][GROUP_DIGEST_BYTES]; /* of the last barrier that had any */
+    bool marked[GROUP_WORLD_MAX]; /* by a peer; a follower over TCP sees rank 0 alone */
 };
 
 /* group_init - the fields of a group that has no links yet */
 void group_init(struct group *g, const struct group_ops *ops, const struct group_settings *s);
+
+/* group_settings_check - world, rank, and that there is something to agree on. errors   -EINVAL */
+int group_settings_check(const struct group_settings *s);
 
 /* group_fault - the first cause claims the group: abort the links, tell the peers unless they told
  * us, on_fail. Later ones are ignored. Logs text. */
@@ -59,8 +66,12 @@ int group_channel_open(enum group_channel c, int a, int b);
 struct body_agree;
 int group_agree(const struct body_agree *mine, const struct body_agree *theirs, int peer);
 
+/* group_differ - the sentence about two packs */
+void group_differ(const uint8_t *mine, const uint8_t *theirs, int peer, char *out, size_t cap);
+
 /* the implementers of group_open */
 int group_loop_open(const struct group_settings *s, struct group **out);
 int group_tcp_open(const struct group_settings *s, struct group **out);
+int group_tcp_listen(const struct group_settings *s, int *fd);
 
 #endif

@@ -98,7 +98,6 @@ static int agree_text(const char *mine, const char *theirs, int peer)
 
 int group_agree(const struct body_agree *mine, const struct body_agree *theirs, int peer)
 {
-    char a[HEX_CAP(4)], b[HEX_CAP(4)];
     int r;
 
     if (strcmp(mine->version, theirs->version) != 0)
@@ -109,9 +108,13 @@ int group_agree(const struct body_agree *mine, const struct body_agree *theirs, 
         return r;
     if (memcmp(mine->text_sha256, theirs->text_sha256, GROUP_DIGEST_BYTES) != 0)
         return fail(-EINVAL, "config of rank %d has another digest than its text", peer);
-    if (memcmp(mine->set_digest, theirs->set_digest, GROUP_DIGEST_BYTES) != 0)
-        return fail(-EINVAL,
-                    "packs differ: set %s... here, %s... on rank %d; pack the same model again",
-                    hex_format(mine->set_digest, 4, a), hex_format(theirs->set_digest, 4, b), peer);
     return 0;
+}
+
+void group_differ(const uint8_t *mine, const uint8_t *theirs, int peer, char *out, size_t cap)
+{
+    char a[HEX_CAP(4)], b[HEX_CAP(4)];
+
+    snprintf(out, cap, "packs differ: set %s... here, %s... on rank %d; pack the same model again",
+             hex_format(mine, 4, a), hex_format(theirs, 4, b), peer);
 }

@@ -97,12 +97,18 @@ static void loop_stop(struct group *g)
     pthread_mutex_unlock(&h->lock);
 }
 
-static int loop_barrier(struct group *g, int timeout_ms)
+static int loop_barrier(struct group *g, int timeout_ms, const uint8_t *mark)
 {
     struct group_hub *h = ((struct group_loop *)g)->hub;
     int r;
 
     pthread_mutex_lock(&h->lock);
+    for (int p = 0; mark && p < h->world; p++) {
+        if (p == g->rank || !h->member[p])
+            continue;
+        memcpy(h->member[p]->mark[g->rank], mark, GROUP_DIGEST_BYTES);
+        h->member[p]->marked[g->rank] = true;
+    }
     r = group_failed(g);
     if (r == 0)
         r = meet(h, g, timeout_ms, NULL);
@@ -155,8 +161,10 @@ int group_loop_open(const struct group_settings *s, struct group **out)
     struct group_hub *h = s->hub;
     struct group_loop *g;
     struct body_agree *mine;
-    int r;
+    int r = group_settings_check(s);
 
+    if (r < 0)
+        return r;
     if (!h || h->world != s->world)
         return fail(-EINVAL, "group: link loop joins threads of one process: no hub for %d ranks",
                     s->world);
@@ -173,7 +181,6 @@ int group_loop_open(const struct group_settings *s, struct group **out)
     }
     *mine = (struct body_agree){ .text = s->agree };
     snprintf(mine->version, sizeof(mine->version), "%s", s->version);
-    memcpy(mine->set_digest, s->set_digest, GROUP_DIGEST_BYTES);
     r = sha256_of(s->agree, strlen(s->agree), mine->text_sha256);
     if (r < 0)
         goto unlock;

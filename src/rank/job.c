@@ -107,14 +107,18 @@ static int run_rank(struct job *j, const struct config *cfg, struct drain *drain
                     struct group_hub *hub, atomic_int *ready)
 {
     struct rank k;
-    int code = rank_load(cfg, drain, &k);
+    int code = rank_open(cfg, drain, hub, &k);
 
+    if (code == 0)
+        code = rank_load(&k);
     if (code == 0 && cfg->rank == 0)
         code = j->prepare(j, &k);
+    if (code != 0)
+        rank_refuse(&k);
     if (code == 0 && ready)
         atomic_store(ready, 1);
     if (code == 0)
-        code = rank_join(&k, hub);
+        code = rank_join(&k);
     if (k.joined)
         code = serve(j, &k);
     rank_close(&k);

@@ -12,10 +12,12 @@
 #include "src/model/row_store.h"
 #include "src/model/tokenizer.h"
 #include "src/rank/costs.h"
+#include "src/rank/meeting.h"
 #include "src/transport/comm.h"
 #include "src/verify/accept.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -25,6 +27,100 @@
 
 #define COMM_SLOT_BYTES ((size_t)256 << 10)
 #define CAUSE_WAIT_MS 100 /* a dead peer's control connection ends about when its links do */
+
+/* ---- open
+ * -------------------------------------------------------------------------------------------- */
+
+/* The failure of a group must end this process even while its round's thread computes for seconds.
+ * Of ranks that are threads the first one speaks for all. */
+static void on_fail(void *arg, const char *why)
+{
+    const struct rank *k = (const struct rank *)arg;
+
+    if (k->cfg.rank == 0 || strcmp(k->cfg.link, "loop") != 0)
+        watch_end(k->watch, CODE_GROUP, why);
+}
+
+static void on_expired(void *arg, const char *what)
+{
+    struct rank *k = (struct rank *)arg;
+
+    if (k->group)
+        group_fail(k->group, -ETIMEDOUT, "rank %d: %s", k->cfg.rank, what);
+    else
+        watch_end(k->watch, CODE_GROUP, what);
+}
+
+static void on_no_group(void *arg, int r)
+{
+    watch_end(((const struct rank *)arg)->watch, group_exit_code(r), "the ranks do not meet");
+}
+
+/* The settings live as long as the rank: a group may open while it loads. */
+static int group_of(struct rank *k, struct group_settings *out)
+{
+    const struct config *c = &k->cfg;
+    int r = config_agree_text(c, &k->agree);
+
+    for (int i = 0; i < c->ranks && r == 0; i++) {
+        r = config_host(c, i, k->host[i], sizeof(k->host[i]));
+        k->hosts[i] = k->host[i];
+    }
+    *out = (struct group_settings){ .rank = c->rank,
+                                    .world = c->ranks,
+                                    .link = c->link,
+                                    .rails = c->rails == CONFIG_AUTO ? 0 : c->rails,
+                                    .stripe_min = c->stripe_min,
+                                    .hub = k->hub,
+                                    .hosts = k->hosts,
+                                    .port = c->port,
+                                    .secret = c->secret[0] ? c->secret : NULL,
+                                    .connect_timeout_ms = c->connect_timeout_ms,
+                                    .heartbeat_ms = c->heartbeat_ms,
+                                    .peer_timeout_ms = c->peer_timeout_ms,
+                                    .stall_ms = c->stall_ms,
+                                    .progress = &k->progress,
+                                    .version = TANDEM_VERSION,
+                                    .agree = k->agree,
+                                    .cancel = &k->drain->asked,
+                                    .on_fail = on_fail,
+                                    .on_fail_arg = k };
+    return r;
+}
+
+int rank_open(const struct config *cfg, struct drain *drain, struct group_hub *hub, struct rank *k)
+{
+    struct group_settings s;
+    int r;
+
+    *k = (struct rank){ .cfg = *cfg, .drain = drain, .hub = hub };
+    r = watch_open(&(struct watch_settings){ .progress = &k->progress,
+                                             .rank = k->cfg.rank,
+                                             .limit_ms = k->cfg.round_limit_ms,
+                                             .grace_ms = k->cfg.grace_ms,
+                                             .expired = on_expired,
+                                             .arg = k },
+                   &k->watch);
+    if (r < 0)
+        return exit_code_of(STEP_DEVICE, r);
+    if (hub || k->cfg.ranks == 1)
+        return 0;
+    r = group_of(k, &s);
+    if (r == 0)
+        r = meeting_open(&s, on_no_group, k, &k->meeting);
+    return group_exit_code(r);
+}
+
+static int open_group(struct rank *k)
+{
+    struct group_settings s;
+    int r;
+
+    if (k->meeting)
+        return meeting_wait(k->meeting, &k->drain->asked, &k->group);
+    r = group_of(k, &s);
+    return r < 0 ? r : group_open(&s, &k->group);
+}
 
 /* ---- load
  * -------------------------------------------------------------------------------------------- */
@@ -197,13 +293,11 @@ static int plan_memory(struct rank *k)
     return check_memory(k, &k->memory);
 }
 
-int rank_load(const struct config *cfg, struct drain *drain, struct rank *k)
+int rank_load(struct rank *k)
 {
     enum exit_step step = STEP_CONFIG;
-    int r;
+    int r = packs_open(&k->cfg, &step, &k->pack);
 
-    *k = (struct rank){ .cfg = *cfg, .drain = drain };
-    r = packs_open(&k->cfg, &step, &k->pack);
     if (r == 0)
         r = load_texts(k, &step);
     if (r == 0) {
@@ -223,66 +317,6 @@ int rank_load(const struct config *cfg, struct drain *drain, struct rank *k)
 
 /* ---- join
  * -------------------------------------------------------------------------------------------- */
-
-/* The failure of a group must end this process even while its round's thread computes for seconds.
- * Of ranks that are threads the first one speaks for all. */
-static void on_fail(void *arg, const char *why)
-{
-    const struct rank *k = (const struct rank *)arg;
-
-    if (k->cfg.rank == 0 || strcmp(k->cfg.link, "loop") != 0)
-        watch_end(k->watch, CODE_GROUP, why);
-}
-
-static void on_expired(void *arg, const char *what)
-{
-    struct rank *k = (struct rank *)arg;
-
-    if (k->group)
-        group_fail(k->group, -ETIMEDOUT, "rank %d: %s", k->cfg.rank, what);
-    else
-        watch_end(k->watch, CODE_GROUP, what);
-}
-
-static int open_group(struct rank *k, struct group_hub *hub)
-{
-    const struct config *c = &k->cfg;
-    char host[RANKS_MAX][256];
-    const char *hosts[RANKS_MAX];
-    char *agree;
-    int r = config_agree_text(c, &agree);
-
-    if (r < 0)
-        return r;
-    for (int i = 0; i < c->ranks && r == 0; i++) {
-        r = config_host(c, i, host[i], sizeof(host[i]));
-        hosts[i] = host[i];
-    }
-    if (r == 0)
-        r = group_open(&(struct group_settings){ .rank = c->rank,
-                                                 .world = c->ranks,
-                                                 .link = c->link,
-                                                 .rails = c->rails == CONFIG_AUTO ? 0 : c->rails,
-                                                 .stripe_min = c->stripe_min,
-                                                 .hub = hub,
-                                                 .hosts = hosts,
-                                                 .port = c->port,
-                                                 .secret = c->secret[0] ? c->secret : NULL,
-                                                 .connect_timeout_ms = c->connect_timeout_ms,
-                                                 .heartbeat_ms = c->heartbeat_ms,
-                                                 .peer_timeout_ms = c->peer_timeout_ms,
-                                                 .stall_ms = c->stall_ms,
-                                                 .progress = &k->progress,
-                                                 .version = TANDEM_VERSION,
-                                                 .agree = agree,
-                                                 .set_digest = pack_set_digest(k->pack),
-                                                 .cancel = &k->drain->asked,
-                                                 .on_fail = on_fail,
-                                                 .on_fail_arg = k },
-                       &k->group);
-    free(agree);
-    return r;
-}
 
 static enum comm_wire wire_of(const struct rank *k)
 {
@@ -313,7 +347,7 @@ static int open_device(struct rank *k)
 }
 
 /* Sums over ranks go through the host's memory or stay in the devices'. */
-static int open_sums(struct rank *k, struct group_hub *hub, const struct comm_settings *s)
+static int open_sums(struct rank *k, const struct comm_settings *s)
 {
     const struct config *c = &k->cfg;
     bool host = k->dev->ops->caps & BACKEND_HOST_MEMORY;
@@ -325,20 +359,20 @@ static int open_sums(struct rank *k, struct group_hub *hub, const struct comm_se
                     c->comm, k->dev->ops->name, host ? "link" : "peer");
     if (c->ranks == 1)
         return comm_self_open(s, &k->comm);
-    if (!host && !hub)
+    if (!host && !k->hub)
         return fail(-ENODEV,
                     "config: backend %s with ranks in processes of their own is not in this build, "
                     "want link loop",
                     k->dev->ops->name);
     if (!host)
-        return comm_peer_open(group_hub_comm(hub), k->dev, c->rank, s, &k->comm);
+        return comm_peer_open(group_hub_comm(k->hub), k->dev, c->rank, s, &k->comm);
     for (int i = 0; i < c->ranks; i++)
         if (i != c->rank)
             windows[i] = group_link(k->group, i, GROUP_WINDOWS);
     return comm_link_open(windows, c->rank, c->ranks, s, &k->comm);
 }
 
-static int open_comm(struct rank *k, struct group_hub *hub)
+static int open_comm(struct rank *k)
 {
     const struct config *c = &k->cfg;
     struct comm_settings s = { .partials = wire_of(k),
@@ -350,7 +384,7 @@ static int open_comm(struct rank *k, struct group_hub *hub)
                                    .wait_limit_ms = c->wait_limit_ms,
                                    .max_words = plan_words(&k->bounds) };
     struct link *plans[RANKS_MAX] = { 0 };
-    int r = open_sums(k, hub, &s);
+    int r = open_sums(k, &s);
 
     if (r < 0)
         return r;
@@ -453,12 +487,12 @@ static int open_arena(struct rank *k)
     return r < 0 ? r : arena_open(k->dev, measured.peak, &k->arena);
 }
 
-static int open_parts(struct rank *k, struct group_hub *hub)
+static int open_parts(struct rank *k)
 {
     int r = open_device(k);
 
     if (r == 0)
-        r = open_comm(k, hub);
+        r = open_comm(k);
     if (r == 0)
         r = open_state(k);
     if (r == 0)
@@ -470,29 +504,34 @@ static int open_parts(struct rank *k, struct group_hub *hub)
     return r;
 }
 
-int rank_join(struct rank *k, struct group_hub *hub)
+void rank_refuse(struct rank *k)
 {
-    int r = watch_open(&(struct watch_settings){ .progress = &k->progress,
-                                                 .rank = k->cfg.rank,
-                                                 .limit_ms = k->cfg.round_limit_ms,
-                                                 .grace_ms = k->cfg.grace_ms,
-                                                 .expired = on_expired,
-                                                 .arg = k },
-                       &k->watch);
+    char why[GROUP_REASON_BYTES];
 
-    if (r < 0)
-        return exit_code_of(STEP_DEVICE, r);
+    if (!k->meeting)
+        return;
+    snprintf(why, sizeof(why), "cannot start: %s", fail_text());
+    meeting_refuse(k->meeting, -ECANCELED, why, &k->group);
+}
+
+int rank_join(struct rank *k)
+{
+    int r = 0;
+
     if (k->cfg.ranks > 1) {
         atomic_store(&k->drain->stage, DRAIN_MEETING);
-        r = open_group(k, hub);
+        r = open_group(k);
         atomic_store(&k->drain->stage, DRAIN_LOADING);
-        if (r == -ECANCELED && hub && k->cfg.rank == 0 &&
+        if (r == -ECANCELED && k->hub && k->cfg.rank == 0 &&
             atomic_load(&k->drain->asked) == DRAIN_SIGNAL)
             log_info("interrupted while waiting for the other ranks");
-        if (r < 0)
+        if (r == 0) /* for as long as the others load, which their heartbeats tell */
+            r = group_compare(k->group, pack_set_digest(k->pack), INT_MAX);
+        if (r == -EINVAL || !k->group)
             return group_exit_code(r);
     }
-    r = open_parts(k, hub);
+    if (r == 0)
+        r = open_parts(k);
     if (r == 0) {
         atomic_store(&k->drain->stage, DRAIN_SERVING);
         k->joined = true;
@@ -567,7 +606,9 @@ void rank_close(struct rank *k)
     if (k->dev)
         k->dev->ops->close(k->dev);
     group_close(k->group);
+    meeting_close(k->meeting);
     watch_close(k->watch);
+    free(k->agree);
     tokenizer_close(k->tok);
     pack_close(k->pack);
 }

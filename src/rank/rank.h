@@ -1,11 +1,12 @@
 /* rank - everything that one rank owns, opened in order and closed in reverse.
  *
+ *   open   the group begins to open, where ranks are processes (meeting.h)
  *   load   pack, config, model, drafter, tokenizer: what a prompt can be checked against, no other
  *          rank needed
  *   join   the group; then device, weights, sums, plan, states, buffers; every rank meets at its
  *          end
  *
- * After a failed join, or any error of a round, the process leaves: nothing is repaired.
+ * After a failed load or join, or any error of a round, the process leaves: nothing is repaired.
  */
 #ifndef TANDEM_RANK_RANK_H
 #define TANDEM_RANK_RANK_H
@@ -28,6 +29,7 @@
 struct accept;
 struct comm;
 struct device;
+struct meeting;
 struct plan_box;
 struct queue;
 struct resident;
@@ -41,8 +43,13 @@ enum { RANK_ENDS_MAX = 8 };
 struct rank {
     struct config cfg; /* strings borrowed */
     struct drain *drain;
+    struct group_hub *hub;
     struct progress progress;
-    struct watch *watch;            /* from join to close */
+    struct watch *watch;
+    struct meeting *meeting; /* NULL for one rank, and for ranks that are threads */
+    char *agree;             /* what must be equal, as the group compares it */
+    char host[RANKS_MAX][256];
+    const char *hosts[RANKS_MAX];
     char cause[GROUP_REASON_BYTES]; /* of the end of a rank without a group */
 
     /* load */
@@ -76,14 +83,20 @@ struct rank {
     struct exec x;
 };
 
-/* rank_load - for the rank that cfg names.
- * result   an exit code; 0 if it is loaded. rank_close in any case */
-int rank_load(const struct config *cfg, struct drain *drain, struct rank *k);
+/* rank_open - for the rank that cfg names. hub is for ranks that are threads, else NULL.
+ * result   an exit code; rank_close in any case */
+int rank_open(const struct config *cfg, struct drain *drain, struct group_hub *hub, struct rank *k);
 
-/* rank_join - meet the others. hub is for ranks that are threads, else NULL.
+/* rank_load - result   an exit code; 0 if it is loaded */
+int rank_load(struct rank *k);
+
+/* rank_refuse - this rank will not join, for the cause that this thread has logged last: the others hear it */
+void rank_refuse(struct rank *k);
+
+/* rank_join - meet the others.
  * result   an exit code; the others have been told. 0 and not k->joined: a signal came while this rank
  *          waited for them */
-int rank_join(struct rank *k, struct group_hub *hub);
+int rank_join(struct rank *k);
 
 /* rank_broken - a round cannot go on: wait a moment for the group's own cause, else be the cause: the
  * text, and behind it the error that this thread has logged; an -EPROTO has its whole sentence in the

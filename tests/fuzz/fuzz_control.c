@@ -72,7 +72,8 @@ size_t fuzz_seed(int i, uint8_t out[FUZZ_INPUT_MAX])
     struct body_beat beat = {
         .at = { .phase = 4, .order = 4, .round = 812, .begun = 9, .ended = 8, .posted = 70 }
     };
-    struct body_reason reason = { .rank = 1, .error = -12, .text = "rank 1 cannot start" };
+    struct body_reason reason = { .rank = 1, .error = -12, .text = "cannot start" };
+    struct body_barrier mark = { .number = 5, .marked = true, .mark = { 1, 2, 3 } };
 
     body.n = 0;
     out[0] = (uint8_t)i;
@@ -98,7 +99,7 @@ size_t fuzz_seed(int i, uint8_t out[FUZZ_INPUT_MAX])
         must(body_reason_pack(&reason, &body) == 0);
         break;
     case IN_BARRIER:
-        must(body_barrier_pack(5, &body) == 0);
+        must(body_barrier_pack(&mark, &body) == 0);
         break;
     default:
         return 0;
@@ -168,7 +169,7 @@ static void others(int what, const uint8_t *data, size_t n)
     struct body_table t, t2;
     struct body_beat b, b2;
     struct body_reason r, r2;
-    uint64_t v, v2;
+    struct body_barrier v, v2;
     uint16_t port, port2;
 
     if (what == IN_LISTEN && body_listen_unpack(data, n, &port) == 0)
@@ -186,8 +187,9 @@ static void others(int what, const uint8_t *data, size_t n)
              body_reason_pack(&r, &body) == 0 && body_reason_unpack(body.bytes, body.n, &r2) == 0 &&
              strcmp(r.text, r2.text) == 0);
     if (what == IN_BARRIER && body_barrier_unpack(data, n, &v) == 0)
-        must(body_barrier_pack(v, &body) == 0 &&
-             body_barrier_unpack(body.bytes, body.n, &v2) == 0 && v == v2);
+        must(body_barrier_pack(&v, &body) == 0 &&
+             body_barrier_unpack(body.bytes, body.n, &v2) == 0 && v.number == v2.number &&
+             v.marked == v2.marked && memcmp(v.mark, v2.mark, sizeof(v.mark)) == 0);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

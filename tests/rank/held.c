@@ -38,8 +38,8 @@
 
 int __real_main(int argc, char **argv);
 int __wrap_main(int argc, char **argv);
-int __real_rank_load(const struct config *cfg, struct drain *drain, struct rank *k);
-int __wrap_rank_load(const struct config *cfg, struct drain *drain, struct rank *k);
+int __real_rank_load(struct rank *k);
+int __wrap_rank_load(struct rank *k);
 int __real_lead_add(struct lead *l, const struct request *q, struct reply *out);
 int __wrap_lead_add(struct lead *l, const struct request *q, struct reply *out);
 int __real_group_barrier(struct group *g, int timeout_ms);
@@ -115,9 +115,9 @@ static void held_forward(struct model *m, struct exec *x, const struct slot_pool
 
 /* ---- calls of other files --------------------------------------------------------------------- */
 
-int __wrap_rank_load(const struct config *cfg, struct drain *drain, struct rank *k)
+int __wrap_rank_load(struct rank *k)
 {
-    int code = __real_rank_load(cfg, drain, k);
+    int code = __real_rank_load(k);
 
     if (code != 0)
         return code;

@@ -111,7 +111,6 @@ struct refusal {
     const char *name, *link;
     int world; /* of rank 1 */
     const char *version, *agree, *secret;
-    const uint8_t *digest;
     int result[2];
     const char *line[2];
 };
@@ -137,12 +136,6 @@ static const struct refusal refusals[] = {
       .result = { -EINVAL, -EINVAL },
       .line = { "config differs: window_max is 16 here, not known on rank 1",
                 "config differs: window_max is not known here, 16 on rank 0" } },
-    { .name = "packs",
-      .link = "tcp",
-      .digest = digest_b,
-      .result = { -EINVAL, -EINVAL },
-      .line = { "packs differ: set aa010203... here, bb010203... on rank 1",
-                "packs differ: set bb010203... here, aa010203... on rank 0" } },
     { .name = "version",
       .link = "tcp",
       .version = "1.1",
@@ -166,11 +159,6 @@ static const struct refusal refusals[] = {
       .result = { -EINVAL, -EINVAL },
       .line = { "config differs: depth is 5 here, 3 on rank 1",
                 "config differs: depth is 3 here, 5 on rank 0" } },
-    { .name = "packs of threads",
-      .link = "loop",
-      .digest = digest_b,
-      .result = { -EINVAL, -EINVAL },
-      .line = { "packs differ: set aa", "packs differ: set bb" } },
 };
 
 Test(control, both_sides_name_what_differs, .timeout = 60)
@@ -187,8 +175,6 @@ Test(control, both_sides_name_what_differs, .timeout = 60)
             t.set[1].version = c->version;
         if (c->agree)
             t.set[1].agree = c->agree;
-        if (c->digest)
-            t.set[1].set_digest = c->digest;
         if (c->secret) {
             write_secret(other, c->secret, 0600);
             t.set[1].secret = other;
@@ -203,6 +189,77 @@ Test(control, both_sides_name_what_differs, .timeout = 60)
         town_close(&t);
         if (other[0])
             unlink(other);
+    }
+}
+
+/* ---- packs, which are there later than the group ---- */
+
+static const uint8_t *digest_of[WIRES_MAX]; /* NULL: this rank has no pack and never will */
+
+static void load(int rank, void *arg)
+{
+    struct town *t = arg;
+
+    if (rank == 1)
+        clock_sleep(20 * NS_PER_MS); /* it packs */
+    if (digest_of[rank])
+        t->result[rank] = group_compare(t->group[rank], digest_of[rank], 5000);
+    else
+        group_decline(t->group[rank], -ENOMEM, "cannot start: no memory");
+}
+
+Test(control, packs_are_compared_when_they_are_there)
+{
+    static const uint8_t a[GROUP_DIGEST_BYTES] = { 0xaa, 1, 2, 3 };
+    static const uint8_t b[GROUP_DIGEST_BYTES] = { 0xbb, 1, 2, 3 };
+    static const struct {
+        const char *link;
+        int world;
+        const uint8_t *of[3];
+        int result[3];
+        const char *line[3];
+    } cases[] = {
+        { "tcp", 2, { a, a }, { 0, 0 }, { "", "" } },
+        { "loop", 3, { a, a, a }, { 0, 0, 0 }, { "", "", "" } },
+        { "tcp",
+          2,
+          { a, b },
+          { -EINVAL, -EINVAL },
+          { "packs differ: set ", "packs differ: set " } },
+        { "shm",
+          3,
+          { a, a, b },
+          { -EINVAL, -EREMOTEIO, -EINVAL },
+          { "packs differ: set ", "packs differ: set ", "packs differ: set " } },
+        { "loop", 2, { a, b }, { -EINVAL, -EINVAL }, { "", "" } },
+        { "tcp",
+          3,
+          { a, NULL, a },
+          { -ENOMEM, 0, -ENOMEM },
+          { "group: rank 1: cannot start: no memory", "",
+            "group: rank 1: cannot start: no memory" } },
+        { "tcp", 2, { NULL, a }, { 0, -ENOMEM }, { "", "group: rank 0: cannot start: no memory" } },
+    };
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct town t;
+
+        town_open(&t, cases[i].link, cases[i].world);
+        memcpy(digest_of, cases[i].of, sizeof(cases[i].of));
+        wires_run(cases[i].world, open_rank, &t);
+        wires_run(cases[i].world, load, &t);
+        for (int r = 0; r < cases[i].world; r++) {
+            bool told = cases[i].world == 3 && r == 1 && cases[i].result[r] == -EREMOTEIO;
+
+            /* rank 1 of 3 has passed when rank 0 sees what rank 2 has */
+            if (told)
+                wait_failed(t.group[r], 2000);
+            cr_expect(eq(int, told ? group_failed(t.group[r]) : t.result[r], cases[i].result[r]),
+                      "case %zu rank %d: %s", i, r, t.log[r]);
+            cr_expect(strstr(t.log[r], cases[i].line[r]) != NULL, "case %zu rank %d: '%s'", i, r,
+                      t.log[r]);
+        }
+        town_close(&t);
     }
 }
 

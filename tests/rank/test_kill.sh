@@ -138,7 +138,7 @@ kill -KILL $launcher
 ended 'launcher, kill -9' 137
 
 
-# A rank that fails before it met the other: the other would wait for it.
+# A rank that cannot start: the other hears why.
 mkdir "$WORK/tmp"
 begin=$(now_ms)
 TMPDIR=$WORK/tmp TANDEM_BUILD=$BUILD "$ROOT/launch.sh" "${BASE[@]}" --set ranks=2 --set link=tcp --set "port=$(free_port)" \
@@ -146,7 +146,8 @@ TMPDIR=$WORK/tmp TANDEM_BUILD=$BUILD "$ROOT/launch.sh" "${BASE[@]}" --set ranks=
 same 'launcher, rank 0 has no ids: exit code' 66 $?
 took=$(($(now_ms) - begin))
 same "launcher, rank 0 has no ids: ended in $took ms" yes "$([ "$took" -lt 2000 ] && echo yes)"
-same 'one error line' 1 "$(grep -c 'error: ' "$WORK/err0")"
+same 'an error line of each rank' 2 "$(grep -c 'error: ' "$WORK/err0")"
+same 'rank 1 says why' 1 "$(grep -c 'r1 error: group: rank 0: cannot start: .*none' "$WORK/err0")"
 
 # The secret that the launcher made goes with it.
 LONG=("${LONG[@]:0:${#LONG[@]}-2}")

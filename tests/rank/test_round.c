@@ -171,9 +171,11 @@ static void *run_member(void *arg)
 
     cfg.rank = m->rank;
     log_rank(m->rank);
-    m->result = rank_load(&cfg, m->drain, &k);
+    m->result = rank_open(&cfg, m->drain, m->hub, &k);
     if (m->result == 0)
-        m->result = rank_join(&k, m->hub);
+        m->result = rank_load(&k);
+    if (m->result == 0)
+        m->result = rank_join(&k);
     if (m->result == 0)
         m->result = round_open(&k, &r);
     if (m->result == 0)

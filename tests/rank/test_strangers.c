@@ -279,7 +279,6 @@ static void misbehave(int rank, void *arg)
     if (mischief_of == BAD_COUNTER) {
         struct body_agree a = { .version = "1.0", .text = agree_text };
 
-        memcpy(a.set_digest, digest_a, sizeof(digest_a));
         if (sha256_of(a.text, strlen(a.text), a.text_sha256) < 0 || body_agree_pack(&a, &body) < 0)
             abort();
         wire_send(w, CONTROL_AGREE, &body, 0);
@@ -354,7 +353,6 @@ static void data_port(int rank, void *arg)
         return;
     }
     w = prove(t, &h);
-    memcpy(a.set_digest, digest_a, sizeof(digest_a));
     if (sha256_of(a.text, strlen(a.text), a.text_sha256) < 0 || body_agree_pack(&a, &body) < 0)
         abort();
     wire_send(w, CONTROL_AGREE, &body, 0);

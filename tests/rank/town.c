@@ -14,8 +14,6 @@
 #include "src/base/log.h"
 #include "src/rank/control_meet.h"
 
-const uint8_t digest_a[GROUP_DIGEST_BYTES] = { 0xaa, 1, 2, 3 };
-const uint8_t digest_b[GROUP_DIGEST_BYTES] = { 0xbb, 1, 2, 3 };
 const char agree_text[] = "context = 8192\ndepth = 5\nnumerics = bf16\nwindow_max = 16\n";
 
 static pthread_mutex_t log_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -82,7 +80,6 @@ void town_open(struct town *t, const char *link, int world)
                                              .peer_timeout_ms = 2000,
                                              .version = "1.0",
                                              .agree = agree_text,
-                                             .set_digest = digest_a,
                                              .on_fail = note_fail,
                                              .on_fail_arg = &t->fails[r] };
     log_sink(keep_lines, t);

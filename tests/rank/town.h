@@ -10,7 +10,6 @@
 #include "src/rank/control_wire.h"
 #include "tests/transport/wires.h"
 
-extern const uint8_t digest_a[GROUP_DIGEST_BYTES], digest_b[GROUP_DIGEST_BYTES];
 extern const char agree_text[];
 
 /* Everything that the ranks of a test share. */
