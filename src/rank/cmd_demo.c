@@ -1,6 +1,5 @@
 /* cmd_demo.c owns the demonstration: real prompts, drafted and then serially, compared token for
  * token. */
-#include "src/base/file.h"
 #include "src/base/log.h"
 #include "src/model/family.h"
 #include "src/model/tokenizer.h"
@@ -10,20 +9,14 @@
 #include "src/rank/prompt.h"
 #include "src/rank/report.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#define PROMPTS_MAX 16
-#define PROMPT_BYTES ((size_t)1 << 20)
-
 struct item {
-    char name[64];
-    char *text;
-    struct prompt prompt;
+    struct named_prompt p;
     struct reply drafted, serial;
     struct report_row row;
 };
@@ -36,55 +29,17 @@ struct demo {
     struct front *front;
 };
 
-static int is_prompt(const struct dirent *e)
-{
-    const char *dot = strrchr(e->d_name, '.');
-
-    return dot && dot != e->d_name && strcmp(dot, ".txt") == 0;
-}
-
-/* A prompt's text is taken as it is, but for the newline that an editor leaves at the end; markers
- * in it count. */
-static int read_item(struct item *it, const char *folder, const char *name,
-                     const struct tokenizer *t)
-{
-    char path[PATH_CAP];
-    size_t bytes;
-    int r = path_join(path, sizeof(path), folder, name);
-
-    if (r == 0)
-        r = file_read(path, PROMPT_BYTES, &it->text, &bytes);
-    if (r < 0)
-        return exit_code_of(STEP_DATA, r);
-    if (bytes > 0 && it->text[bytes - 1] == '\n')
-        it->text[--bytes] = 0;
-    snprintf(it->name, sizeof(it->name), "%.*s", (int)(strlen(name) - strlen(".txt")), name);
-    return prompt_encode(t, it->text, bytes, ENCODE_BOS | ENCODE_MARKERS, &it->prompt);
-}
-
 static int prepare(struct job *j, struct rank *k)
 {
     struct demo *d = (struct demo *)j;
-    struct dirent **entry;
-    int n = scandir(d->o->prompts, &entry, is_prompt, alphasort), code = 0;
+    struct named_prompt p[PROMPTS_MAX];
+    int code = prompt_folder(d->o->prompts, k->tok, p, &d->n);
 
-    if (n < 0)
-        return exit_code_of(STEP_DATA,
-                            fail(-errno, "prompts %s: %s", d->o->prompts, strerror(errno)));
-    if (n == 0 || n > PROMPTS_MAX) {
-        fail(-EINVAL, "prompts %s: %d files *.txt, want 1 .. %d", d->o->prompts, n, PROMPTS_MAX);
-        code = CODE_DATA;
+    for (int i = 0; i < d->n; i++) {
+        d->item[i].p = p[i];
+        if (code == 0)
+            code = prompt_fits(&p[i].prompt, k->bounds.context);
     }
-    for (int i = 0; i < n; i++) {
-        if (code == 0) {
-            code = read_item(&d->item[d->n], d->o->prompts, entry[i]->d_name, k->tok);
-            if (code == 0)
-                code = prompt_fits(&d->item[d->n].prompt, k->bounds.context);
-            d->n++;
-        }
-        free(entry[i]);
-    }
-    free(entry);
     return code;
 }
 
@@ -103,8 +58,8 @@ static void print(struct demo *d, const char *text)
 static int run(struct demo *d, struct lead *l, struct item *it, bool draft)
 {
     const struct options *o = d->o;
-    struct request q = { .ids = it->prompt.ids,
-                         .n = it->prompt.n,
+    struct request q = { .ids = it->p.prompt.ids,
+                         .n = it->p.prompt.n,
                          .max_tokens = o->max_tokens,
                          .sampler = o->sampler,
                          .ignore_end = o->cfg.ignore_eos,
@@ -141,11 +96,11 @@ static int run_all(struct demo *d, struct lead *l)
     for (int i = 0; i < d->n && err == 0 && !lead_leaving(l); i++) {
         struct item *it = &d->item[i];
 
-        it->row.name = it->name;
+        it->row.name = it->p.name;
         print(d, "--- ");
-        print(d, it->name);
+        print(d, it->p.name);
         print(d, " ---\n");
-        print(d, it->text);
+        print(d, it->p.text);
         print(d, "\n...\n");
         err = run(d, l, it, true);
         print(d, "\n\n");
@@ -164,7 +119,7 @@ static int print_proof(struct demo *d, int ranks)
         row[i] = d->item[i].row;
         tokens += d->item[i].drafted.n;
         if (!same(&d->item[i])) {
-            printf("%s: drafted and serial text DIFFER\n", d->item[i].name);
+            printf("%s: drafted and serial text DIFFER\n", d->item[i].p.name);
             differ++;
         }
     }
@@ -205,8 +160,7 @@ int cmd_demo(struct options *o)
     for (int i = 0; i < d.n; i++) {
         reply_free(&d.item[i].drafted);
         reply_free(&d.item[i].serial);
-        free(d.item[i].prompt.ids);
-        free(d.item[i].text);
+        prompts_free(&d.item[i].p, 1);
     }
     return code;
 }

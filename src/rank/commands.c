@@ -48,6 +48,12 @@ static const struct command commands[] = {
         "Decode the prompts of a folder, drafted and then serially, compare, and print a table.",
         OPT_CONFIG | OPT_REPLY | OPT_PROMPTS | OPT_GROUP, 0 },
       cmd_demo },
+    { { "bench", "[A.json B.json]",
+        "Measure decoding of texts by kind, at 1, 2 and 4 streams, greedy and at temperature 0.7, "
+        "and "
+        "replay every reply serially and alone.",
+        OPT_CONFIG | OPT_PROMPTS | OPT_JSON | OPT_GROUP | OPT_BENCH, 0, 2 },
+      cmd_bench },
 };
 
 #define COMMANDS (sizeof(commands) / sizeof(commands[0]))

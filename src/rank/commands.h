@@ -24,5 +24,6 @@ int cmd_convert(struct options *o);
 int cmd_config(struct options *o);
 int cmd_report(struct options *o);
 int cmd_demo(struct options *o);
+int cmd_bench(struct options *o);
 
 #endif

@@ -55,6 +55,7 @@ enum option_id {
     ID_PROMPTS,
     ID_SPECIAL,
     ID_OUT,
+    ID_COMPARE,
     ID_JSON
 };
 
@@ -78,7 +79,8 @@ static const struct entry entries[] = {
     { "ids", ID_IDS, OPT_IDS, "FILE", "token ids, separated by blanks, taken as they are" },
     { "jobs", ID_JOBS, OPT_MANY, "FILE",
       "requests, one JSON object a line; prompts and jobs may be repeated and run together" },
-    { "max-tokens", ID_MAX_TOKENS, OPT_REPLY, "N", "longest reply; 0 is an empty one (128)" },
+    { "max-tokens", ID_MAX_TOKENS, OPT_REPLY | OPT_BENCH, "N",
+      "longest reply; 0 is an empty one (128)" },
     { "temperature", ID_TEMPERATURE, OPT_REPLY, "T", "0 takes the most likely token (0)" },
     { "top-k", ID_TOP_K, OPT_REPLY, "K", "sample from the K most likely; 0 is off (0)" },
     { "top-p", ID_TOP_P, OPT_REPLY, "P", "sample from the likeliest that hold P; 1 is off (1)" },
@@ -98,7 +100,8 @@ static const struct entry entries[] = {
     { "logprobs", ID_LOGPROBS, OPT_MANY, "N",
       "with --json: log probability of each token, and the N likeliest with theirs" },
     { "replies", ID_REPLIES, OPT_MANY, "N", "of each request, with seeds of their own (1)" },
-    { "draft", ID_DRAFT, OPT_REPLY, "NAME", "auto, none or a drafter's name; as --set draft=NAME" },
+    { "draft", ID_DRAFT, OPT_REPLY | OPT_BENCH, "NAME",
+      "auto, none or a drafter's name; as --set draft=NAME" },
     { "top", ID_TOP, OPT_TOP, "N", "how many of the largest logits to print (5)" },
     { "ranks", ID_RANKS, OPT_PACK, "N", "how many ranks share the model (1)" },
     { "rank", ID_RANK, OPT_PACK, "R", "only this rank's pack" },
@@ -115,7 +118,9 @@ static const struct entry entries[] = {
     { "get", ID_GET, OPT_GET | OPT_GROUP, "KEY",
       "print the value of one setting and nothing else" },
     { "prompts", ID_PROMPTS, OPT_PROMPTS | OPT_AGAINST, "FOLDER",
-      "prompts, one a file *.txt (configs/demo)" },
+      "prompts, one a file *.txt (configs/demo, for bench configs/bench)" },
+    { "compare", ID_COMPARE, OPT_BENCH, NULL,
+      "measure nothing: print A.json and B.json side by side" },
     { "special", ID_SPECIAL, OPT_SPECIAL, NULL, "print special tokens too" },
     { "out", ID_OUT, OPT_OUT, "FILE", "where the page goes (report.html)" },
     { "json", ID_JSON, OPT_JSON, NULL, "print JSON" },
@@ -427,6 +432,9 @@ static int apply(struct options *o, const struct entry *e, const char *value)
     case ID_OUT:
         o->out = value;
         return 0;
+    case ID_COMPARE:
+        o->compare = true;
+        return 0;
     case ID_JSON:
         o->json = true;
         return 0;
@@ -485,7 +493,7 @@ int options_parse(const struct command_spec *s, int argc, char **argv, struct op
                            .pack_rank = -1,
                            .layouts = PACK_CPU,
                            .gbps = GBPS_DEFAULT,
-                           .prompts = "configs/demo",
+                           .prompts = s->options & OPT_BENCH ? "configs/bench" : "configs/demo",
                            .out = "report.html" };
     sampler_default(&o->sampler);
     if (config_init(&o->cfg) < 0)

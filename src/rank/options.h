@@ -10,24 +10,24 @@
 
 /* Bits of struct command_spec. */
 enum option_group {
-    OPT_CONFIG = 1, /* --config --set */
-    OPT_PROMPT = 2, /* --prompt --prompt-file --markers */
-    OPT_IDS = 4,    /* --ids */
-    OPT_REPLY = 8,  /* --max-tokens, sampling, --stop, --draft */
-    OPT_JSON = 16,
-    OPT_TOP = 32,
-    OPT_PACK = 64,     /* --ranks --rank --layout --experts --extra --verify */
-    OPT_GET = 128,     /* --get */
-    OPT_PROMPTS = 256, /* --prompts */
-    OPT_NO_BOS = 512,
-    OPT_SPECIAL = 1024,
-    OPT_OUT = 32768, /* --out */
-    OPT_GBPS = 2048,
-    OPT_TO = 4096,
-    OPT_AGAINST = 8192, /* --against --prompts; a prompt may be missing then */
-    OPT_GROUP = 16384,  /* runs ranks: settings must fit together; --get asks for one of them */
-    OPT_MANY =
-        65536 /* prompts may be repeated; --jobs, and what a request asks for beyond OPT_REPLY */
+    OPT_CONFIG = 1 << 0, /* --config --set */
+    OPT_PROMPT = 1 << 1, /* --prompt --prompt-file --markers */
+    OPT_IDS = 1 << 2,
+    OPT_REPLY = 1 << 3, /* --max-tokens, sampling, --stop, --draft */
+    OPT_MANY = 1 << 4,  /* --jobs, prompts again, and what a request asks for beyond OPT_REPLY */
+    OPT_NO_BOS = 1 << 5,
+    OPT_SPECIAL = 1 << 6,
+    OPT_JSON = 1 << 7,
+    OPT_TOP = 1 << 8,
+    OPT_PACK = 1 << 9, /* --ranks --rank --layout --experts --extra --verify */
+    OPT_GET = 1 << 10,
+    OPT_PROMPTS = 1 << 11,
+    OPT_OUT = 1 << 12,
+    OPT_GBPS = 1 << 13,
+    OPT_TO = 1 << 14,
+    OPT_AGAINST = 1 << 15, /* --against --prompts; a prompt may be missing then */
+    OPT_GROUP = 1 << 16,   /* runs ranks: settings must fit together; --get asks for one of them */
+    OPT_BENCH = 1 << 17    /* --compare --max-tokens --draft */
 };
 
 struct command_spec {
@@ -53,7 +53,7 @@ struct options {
     bool help;
     struct given given[GIVEN_MAX]; /* in the line's order */
     int givens;
-    bool markers, no_bos, special, json, verify;
+    bool markers, no_bos, special, json, verify, compare;
     int max_tokens, top;
     struct sampler sampler;
     bool seeded;

@@ -6,11 +6,14 @@
 #include "src/model/tokenizer.h"
 #include "src/rank/exit_code.h"
 
+#include <dirent.h>
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define PROMPT_BYTES ((size_t)256 << 20)
+#define NAMED_BYTES ((size_t)1 << 20)
 #define NUMBER_SHOWN 40
 #define BLANKS " \t\r\n\v\f"
 
@@ -99,6 +102,63 @@ int prompt_read(const struct options *o, const struct given *g, const struct tok
                                 : prompt_encode(t, text, bytes, flags, out);
     free(text);
     return r;
+}
+
+/* ---- folders
+ * ----------------------------------------------------------------------------------------- */
+
+static int is_text(const struct dirent *e)
+{
+    const char *dot = strrchr(e->d_name, '.');
+
+    return dot && dot != e->d_name && strcmp(dot, ".txt") == 0;
+}
+
+static int read_named(struct named_prompt *p, const char *folder, const char *name,
+                      const struct tokenizer *t)
+{
+    char path[PATH_CAP];
+    size_t bytes;
+    int r = path_join(path, sizeof(path), folder, name);
+
+    *p = (struct named_prompt){ 0 };
+    if (r == 0)
+        r = file_read(path, NAMED_BYTES, &p->text, &bytes);
+    if (r < 0)
+        return exit_code_of(STEP_DATA, r);
+    if (bytes > 0 && p->text[bytes - 1] == '\n')
+        p->text[--bytes] = 0;
+    snprintf(p->name, sizeof(p->name), "%.*s", (int)(strlen(name) - strlen(".txt")), name);
+    return prompt_encode(t, p->text, bytes, ENCODE_BOS | ENCODE_MARKERS, &p->prompt);
+}
+
+int prompt_folder(const char *folder, const struct tokenizer *t, struct named_prompt *out, int *n)
+{
+    struct dirent **entry;
+    int found = scandir(folder, &entry, is_text, alphasort), code = 0;
+
+    *n = 0;
+    if (found < 0)
+        return exit_code_of(STEP_DATA, fail(-errno, "prompts %s: %s", folder, strerror(errno)));
+    if (found == 0 || found > PROMPTS_MAX) {
+        fail(-EINVAL, "prompts %s: %d files *.txt, want 1 .. %d", folder, found, PROMPTS_MAX);
+        code = CODE_DATA;
+    }
+    for (int i = 0; i < found; i++) {
+        if (code == 0)
+            code = read_named(&out[(*n)++], folder, entry[i]->d_name, t);
+        free(entry[i]);
+    }
+    free(entry);
+    return code;
+}
+
+void prompts_free(struct named_prompt *p, int n)
+{
+    for (int i = 0; i < n; i++) {
+        free(p[i].prompt.ids);
+        free(p[i].text);
+    }
 }
 
 int prompt_fits(const struct prompt *p, int context)

@@ -24,6 +24,23 @@ int prompt_read(const struct options *o, const struct given *g, const struct tok
 int prompt_encode(const struct tokenizer *t, const char *text, size_t bytes, unsigned flags,
                   struct prompt *out);
 
+#define PROMPTS_MAX 64
+
+/* A text of a folder of prompts. */
+struct named_prompt {
+    char name[64]; /* of its file, without .txt */
+    char *text;
+    struct prompt prompt;
+};
+
+/* prompt_folder - every *.txt of a folder in the order of their names. A text is taken as it is, but
+ * for the newline that an editor leaves at its end; markers in it count.
+ * in, out  out[PROMPTS_MAX]; *n of them were read, after an error too
+ * result   an exit code: 66 no such folder, 65 none or too many texts, and as prompt_encode
+ * owns     prompts_free gives them back */
+int prompt_folder(const char *folder, const struct tokenizer *t, struct named_prompt *out, int *n);
+void prompts_free(struct named_prompt *p, int n);
+
 /* prompt_fits - a model can begin with it.
  * result   0; 65 if it is empty, or too long with both numbers in the message */
 int prompt_fits(const struct prompt *p, int context);

@@ -91,6 +91,22 @@ printf '{"prompt":"a"}\n{"prompt":"b","top_k":-1}\n' >"$WORK/jobs"
 expect 65 "jobs $WORK/jobs line 2: job: top_k" "$TANDEM" generate "${BASE[@]}" --jobs "$WORK/jobs"
 same 'nothing has run' '' "$(cat "$WORK/out")"
 
+# The benchmark replays what it measured; two results are compared, and one that is not exact says no.
+mkdir -p "$WORK/texts"
+cp "$ROOT/configs/bench/code-2.txt" "$ROOT/configs/bench/prose-1.txt" "$ROOT/configs/bench/prose-2.txt" "$WORK/texts"
+expect 0 '' "$TANDEM" bench "${BASE[@]}" --prompts "$WORK/texts" --max-tokens 12 --json --set depth=3
+cp "$WORK/out" "$WORK/a.json"
+same 'the benchmark is exact' true "$(field exact_all "$WORK/a.json")"
+same 'two kinds, three widths, two temperatures' 12 "$(grep -o '"streams"' "$WORK/a.json" | wc -l)"
+expect 0 '' "$TANDEM" bench --compare "$WORK/a.json" "$WORK/a.json"
+same 'rows compared' 12 "$(grep -c '1.00x' "$WORK/out")"
+sed 's/"exact":true/"exact":false/' "$WORK/a.json" >"$WORK/b.json"
+checks=$((checks + 1))
+"$TANDEM" bench --compare "$WORK/a.json" "$WORK/b.json" >"$WORK/out" 2>&1 && note_failure 'a row that is not exact passes'
+same 'it is named' 1 "$(grep -c 'NO$' "$WORK/out")"
+sed 's/"streams":2/"streams":9/' "$WORK/a.json" >"$WORK/b.json"
+expect 65 'rows\[.*streams' "$TANDEM" bench --compare "$WORK/a.json" "$WORK/b.json"
+
 # The same request gives the same ids over every link, and with a seed again.
 ask=("$TANDEM" generate "${BASE[@]}" --prompt 'Count from 1 to 60.' --max-tokens 40 --json --temperature 0.8 --seed 3)
 expect 0 '' ranks_of loop 2 "${ask[@]}"
