@@ -160,6 +160,17 @@ MAT_FN int mat_strip(enum dtype t, const struct quant *q)
                                                            : MAT_TILE;
 }
 
+#define MAT_KIND_EXL3 128u /* shifted by bits2 */
+
+/* mat_kind - one bit: types that differ in it are multiplied by different code. Plain types, FP8,
+ * MXFP4 and NVFP4 have a kind each, EXL3 one for each width. */
+MAT_FN uint32_t mat_kind(const struct mat *m)
+{
+    return m->dtype == DTYPE_EXL3 ? MAT_KIND_EXL3 << m->q.bits2 : 1u << m->dtype;
+}
+
+#define MAT_KINDS_PLAIN ((1u << DTYPE_COUNT) - 1)
+
 /* exl3_group - k-steps of a lane-major group: a lane's bits of it are whole 16-byte chunks. */
 MAT_FN int exl3_group(int bits2)
 {

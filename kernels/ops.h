@@ -383,7 +383,8 @@ struct route_args {
  * shapes   w1, w3, w2 [experts] mats of [inter][dim], [inter][dim], [dim][inter]; shared s1, s3, s2 or NULL;
  *          id, weight [rows][k], id may be -1 (an expert that is not here); y [rows][dim];
  *          scratch [rows * (k + 1)][2 * widest inter] f32
- * note     in as in matmul, for x and for h; experts may differ in dtype and width
+ * note     in as in matmul, for x and for h; experts may differ in dtype and width; kinds is the union of their
+ *          mat_kind: it says which products a device has to queue, for it reads the mats later
  * tol 2e-6 * sqrt(dim) */
 struct moe_args {
     const struct mat *w1, *w3, *w2, *s1, *s3, *s2;
@@ -391,6 +392,7 @@ struct moe_args {
     const int32_t *id;
     float *y, *scratch;
     int rows, experts, k, dim, inter; /* inter: the widest share of w1 and s1, which scratch counts by */
+    uint32_t kinds;
     float limit;
     enum codec in;
     enum round round;

@@ -15,6 +15,7 @@
 #define CC_MIN 90 /* compute capability that the oldest machine code in the build is for */
 #define WEIGHT_CHUNK ((size_t)8 << 20)
 #define RING_BYTES ((size_t)4 << 20)
+#define SCRATCH_BYTES ((size_t)128 << 20)
 
 int cuda_errno(cudaError_t e)
 {
@@ -232,6 +233,7 @@ static void cuda_queue_close(struct queue *base)
         cudaStreamDestroy(q->stream);
     }
     cudaFree(q->alarm.taken);
+    cudaFree(q->scratch);
     cudaFreeHost(q->alarm.record);
     cudaFreeHost(q->ring);
     free(q);
@@ -240,7 +242,7 @@ static void cuda_queue_close(struct queue *base)
 static int cuda_queue_open(struct device *d, struct queue **out)
 {
     struct cuda_queue *q = calloc(1, sizeof(*q));
-    void *record = NULL, *ring = NULL, *taken = NULL;
+    void *record = NULL, *ring = NULL, *taken = NULL, *scratch = NULL;
     cudaError_t e;
     int r;
 
@@ -258,6 +260,10 @@ static int cuda_queue_open(struct device *d, struct queue **out)
         e = cudaHostAlloc(&ring, RING_BYTES, cudaHostAllocDefault);
     q->ring = ring;
     q->ring_bytes = RING_BYTES;
+    if (e == cudaSuccess)
+        e = cudaMalloc(&scratch, SCRATCH_BYTES);
+    q->scratch = scratch;
+    q->scratch_bytes = SCRATCH_BYTES;
     if (e == cudaSuccess) {
         memset(q->alarm.record, 0, sizeof(*q->alarm.record));
         r = cuda_alloc(d, sizeof(*q->alarm.taken), &taken);

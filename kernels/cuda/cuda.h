@@ -31,7 +31,7 @@ enum fault_kind {
     FAULT_NONE,
     FAULT_TOKEN,   /* embed: `value` is no token of `limit` */
     FAULT_EXPERT,  /* moe: `value` is no expert of `limit` */
-    FAULT_TYPE,    /* moe: weights of type `value` */
+    FAULT_TYPE,    /* moe: weights of type `value` that the call was not queued for */
     FAULT_LOGITS   /* choose: a row without a finite logit */
 };
 
@@ -65,6 +65,9 @@ struct cuda_queue {
     struct queue base;
     cudaStream_t stream;
     struct cuda_alarm alarm;
+
+    void *scratch; /* device memory of ops between their launches, one op at a time */
+    size_t scratch_bytes;
 
     char *ring; /* pinned; handed out from the front, all free again after a wait */
     size_t ring_bytes, ring_used;

@@ -1,5 +1,6 @@
 // dense.cu owns the pieces every block is made of: norm, product, sum, gate.
 #include "kernels/cuda/dot.cuh"
+#include "kernels/cuda/strip.cuh"
 
 #define THREADS 256
 #define NORM_WARP_COLS 512 // rows up to this long belong to one warp
@@ -101,7 +102,7 @@ extern "C" void cuda_matmul(struct queue *q, const struct matmul_args *a)
         return;
     }
     if (p.w.dtype >= DTYPE_COUNT) {
-        queue_fail(q, -ENOTSUP, "matmul: weights of type %d", (int)p.w.dtype);
+        strip_matmul(q, a);
         return;
     }
     if (p.w.rows == 0)

@@ -1,13 +1,14 @@
-// moe.cu owns the router's choice and the experts.
+// moe.cu owns the router's choice, the order of picks, and the experts where all weights are plain;
+// experts.cu has the others.
 //
-// Three launches for the experts: picks are sorted by expert, hidden values are made for up to
+// Three launches for plain experts: picks are sorted by expert, hidden values are made for up to
 // GROUP picks of an expert at a time, and outputs are summed row by row, a row's experts in
 // ascending order, then the shared one. Sums of a pick do not depend on the picks beside it.
 #include "kernels/cuda/dot.cuh"
+#include "kernels/cuda/experts.cuh"
 #include "kernels/cuda/order.cuh"
+#include "kernels/cuda/strip.cuh"
 
-#define EXPERTS_MAX 1024
-#define CHOICES_MAX 64 // experts of a row
 #define THREADS 256
 #define GROUP 4 // picks that share an expert's weights while they are read
 
@@ -93,43 +94,43 @@ struct experts {
     struct moe_args a;
     int picks;
     float *hidden;
-    // [picks] by expert, then row, with the place in the expert's groups; -1 behind the last
-    int32_t *order;
+    int32_t *order; // as expert_sort leaves it
 };
 
-#define PICK_BITS 24
-#define PICK_MASK ((1 << PICK_BITS) - 1)
-
-// An expert of this rank, of a type there is a product for.
-__device__ static bool is_here(const struct moe_args &a, int e)
-{
-    return e >= 0 && e < a.experts && a.w1[e].dtype < DTYPE_COUNT;
-}
-
 // A thread a pick counts the picks in front of it.
-__global__ static void sort_picks(struct experts x, struct cuda_alarm alarm)
+__global__ static void sort_picks(struct moe_args a, int picks, int32_t *order,
+                                  struct cuda_alarm alarm)
 {
     int i = (int)(blockIdx.x * THREADS + threadIdx.x), e, before = 0, place = 0, missing = 0;
 
-    if (i >= x.picks)
+    if (i >= picks)
         return;
-    e = x.a.id[i];
-    if (e >= x.a.experts)
-        alarm_set(alarm, FAULT_EXPERT, 0, i / x.a.k, 0, e, x.a.experts);
-    else if (e >= 0 && !is_here(x.a, e))
-        alarm_set(alarm, FAULT_TYPE, 0, i / x.a.k, 0, (int)x.a.w1[e].dtype, 0);
-    for (int j = 0; j < x.picks; j++) {
-        int o = x.a.id[j];
-        bool here = is_here(x.a, o);
+    e = a.id[i];
+    if (e >= a.experts)
+        alarm_set(alarm, FAULT_EXPERT, 0, i / a.k, 0, e, a.experts);
+    else if (e >= 0 && !expert_is_here(a, e))
+        alarm_set(alarm, FAULT_TYPE, 0, i / a.k, 0, (int)a.w1[e].dtype, 0);
+    if (i == 0 && a.s1 &&
+        !(expert_type_ok(a, *a.s1) && expert_type_ok(a, *a.s3) && expert_type_ok(a, *a.s2)))
+        alarm_set(alarm, FAULT_TYPE, 0, 0, 0, (int)a.s1->dtype, 0);
+    for (int j = 0; j < picks; j++) {
+        int o = a.id[j];
+        bool here = expert_is_here(a, o);
 
         before += here && (o < e || (o == e && j < i));
         place += o == e && j < i;
         missing += !here && j < i;
     }
-    if (is_here(x.a, e))
-        x.order[before] = i | place % GROUP << PICK_BITS;
+    if (expert_is_here(a, e))
+        order[before] = i | place % PLACES << PICK_BITS;
     else
-        x.order[x.picks - 1 - missing] = -1;
+        order[picks - 1 - missing] = -1;
+}
+
+void expert_sort(struct queue *q, const struct moe_args *a, int picks, int32_t *order)
+{
+    sort_picks<<<blocks_for((size_t)picks, THREADS), THREADS, 0, cuda_stream(q)>>>(
+        *a, picks, order, cuda_queue(q)->alarm);
 }
 
 // A block: a tile of the hidden values of up to RB picks of one expert, those from order[y] on if
@@ -210,7 +211,7 @@ __global__ static void output_tiles(struct experts x)
         const float *in[1] = { x.hidden +
                                ((size_t)row * (size_t)a.k + (size_t)sorted[i]) * (size_t)a.inter };
 
-        if (is_here(a, e))
+        if (expert_is_here(a, e))
             y += dot_any<1>(a.w2[e], tile, in, part);
     }
     if (a.s2) {
@@ -246,10 +247,13 @@ extern "C" void cuda_moe(struct queue *q, const struct moe_args *a)
                    a->experts, a->rows, CHOICES_MAX, EXPERTS_MAX);
         return;
     }
+    if (a->kinds & ~MAT_KINDS_PLAIN) {
+        strip_moe(q, a);
+        return;
+    }
     x.order = (int32_t *)(a->scratch + (size_t)a->rows * (size_t)(a->k + 1) * (size_t)a->inter);
     if (a->inter > 0) {
-        sort_picks<<<blocks_for((size_t)x.picks, THREADS), THREADS, 0, cuda_stream(q)>>>(
-            x, cuda_queue(q)->alarm);
+        expert_sort(q, a, x.picks, x.order);
         hidden_launch(cuda_stream(q), &x);
     }
     output_tiles<<<dim3(blocks_for((size_t)a->dim, MAT_TILE), (unsigned)a->rows), DOT_THREADS, 0,

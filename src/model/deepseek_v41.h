@@ -57,6 +57,7 @@ struct v41_site {
 /* Routed and shared experts; the arrays on the device are made by v41_layer_ready. */
 struct v41_experts {
     int n, k, inter; /* inter: this rank's widest share, for scratch */
+    uint32_t kinds;  /* of all their weights */
     struct mat gate;
     const float *bias;
     struct mat *w1, *w3, *w2;          /* host, [n] */

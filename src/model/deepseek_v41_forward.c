@@ -231,6 +231,7 @@ static void experts(const struct v41_arch *a, const struct v41_layer *l, struct 
                                          .k = e->k,
                                          .dim = a->dim,
                                          .inter = e->inter,
+                                         .kinds = e->kinds,
                                          .limit = a->limit,
                                          .in = x->in,
                                          .round = x->round });

@@ -152,6 +152,9 @@ int v41_layer_ready(struct v41_layer *l, struct device *d)
     for (int i = 0; i < e->n; i++)
         if (e->w1[i].rows > e->inter)
             e->inter = e->w1[i].rows;
+    e->kinds = mat_kind(&e->s1) | mat_kind(&e->s3) | mat_kind(&e->s2);
+    for (size_t i = 0; i < 3 * n; i++)
+        e->kinds |= mat_kind(&e->w1[i]);
     r = d->ops->queue_open(d, &q);
     if (r < 0)
         return r;

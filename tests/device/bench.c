@@ -198,6 +198,7 @@ static void run_moe(struct bench *b)
                                             .k = 6,
                                             .dim = 5120,
                                             .inter = 1152,
+                                            .kinds = 1u << DTYPE_BF16,
                                             .limit = 10,
                                             .round = ROUND_BF16 });
 }

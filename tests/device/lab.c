@@ -213,8 +213,8 @@ static void upload(const struct trial *t, struct side *s, int i)
     for (size_t m = 0; b->kind == BUF_MATS && m < b->bytes / sizeof(struct mat); m++) {
         struct mat *mat = (struct mat *)copy + m;
 
-        mat->data =
-            (char *)s->b[b->blob] + ((const char *)mat->data - (const char *)t->buf[b->blob].host);
+        mat_place(mat, (char *)s->b[b->blob] +
+                           ((const char *)mat->data - (const char *)t->buf[b->blob].host));
     }
     q->ops->put(q, s->b[i], copy, b->bytes);
     free(copy);

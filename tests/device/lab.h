@@ -41,7 +41,7 @@ enum buf_kind {
     BUF_IN,
     BUF_OUT, /* poisoned on the device */
     BUF_INOUT,
-    BUF_MATS, /* struct mat [n] whose data lie in buffer `blob` */
+    BUF_MATS, /* struct mat [n] whose blobs lie in buffer `blob` */
     BUF_SCRATCH
 };
 
@@ -107,6 +107,7 @@ void ops_state(struct lab *l);
 void ops_attend(struct lab *l);
 void ops_experts(struct lab *l);
 void ops_pick(struct lab *l);
+void ops_quant(struct lab *l);
 void ops_offer(struct lab *l);
 void ops_window(struct lab *l);
 

@@ -1,5 +1,6 @@
 /* The router's choice and the experts against the reference. */
 #include "tests/device/lab.h"
+#include "tests/device/qmats.h"
 
 struct router {
     int experts, k, norm;
@@ -56,11 +57,22 @@ static void route(struct lab *l)
 
 struct expert_shape {
     int experts, k, dim, inter, shared; /* shared: inter of the shared expert, 0: none */
-    enum dtype dtype;
+    int type, type_shared;              /* numbers of qmats_type */
     enum round round;
     int rows;
     int crowd; /* rows that choose the same experts */
+    int step;  /* shares of the width differ by so much from expert to expert */
+    enum codec in;
 };
+
+static uint32_t kinds(const struct expert_shape *s)
+{
+    struct mat routed, shared;
+
+    qmats_type(s->type, &routed);
+    qmats_type(s->type_shared, &shared);
+    return mat_kind(&routed) | mat_kind(&shared);
+}
 
 static void run_moe(const struct trial *t, const struct op_table *op, struct queue *q,
                     void *const *b, int row, int rows)
@@ -85,6 +97,8 @@ static void run_moe(const struct trial *t, const struct op_table *op, struct que
                                    .k = s->k,
                                    .dim = s->dim,
                                    .inter = s->inter > s->shared ? s->inter : s->shared,
+                                   .kinds = kinds(s),
+                                   .in = s->in,
                                    .limit = 10,
                                    .round = s->round });
 }
@@ -93,42 +107,34 @@ static void run_moe(const struct trial *t, const struct op_table *op, struct que
 static void fill_mats(struct trial *t, const struct expert_shape *s)
 {
     int n = s->experts, total = 3 * n + 3;
-    size_t bytes = 0, at = 0;
-    struct mat *m;
+    struct mat *made = calloc((size_t)total, sizeof(*made)), *m;
+    void **blobs = calloc((size_t)total, sizeof(*blobs));
+    size_t bytes = 0, *len = calloc((size_t)total, sizeof(*len));
     char *blob;
 
-    for (int pass = 0; pass < 2; pass++) {
-        if (pass) {
-            blob = trial_buf(t, BUF_IN, BUF_BYTES, bytes, 0, 0);
-            m = trial_buf(t, BUF_MATS, BUF_BYTES, sizeof(*m) * (size_t)total, 0, 0);
-            t->buf[t->bufs - 1].blob = t->bufs - 2;
-        }
-        for (int i = 0; i < total; i++) {
-            int shared = i >= 3 * n, down = shared ? i == 3 * n + 2 : i >= 2 * n;
-            /* shares of the width differ by a row from expert to expert */
-            int inter =
-                shared ? (s->shared ? s->shared : 1) : s->inter - (i % n % 2 && s->inter > 1);
-            int rows = down ? s->dim : inter, cols = down ? inter : s->dim;
-            size_t len = (mat_bytes(rows, cols, s->dtype) + MAT_ALIGN - 1) / MAT_ALIGN * MAT_ALIGN;
+    for (int i = 0; i < total; i++) {
+        int shared = i >= 3 * n, down = shared ? i == 3 * n + 2 : i >= 2 * n;
+        int inter = shared ? (s->shared ? s->shared : s->inter)
+                           : s->inter - (i % n % 2 && s->inter > s->step ? s->step : 0);
 
-            if (!pass) {
-                bytes += len;
-                continue;
-            }
-            m[i] = (struct mat){ .data = blob + at, .dtype = s->dtype, .rows = rows, .cols = cols };
-            for (size_t k = 0; k < mat_bytes(rows, cols, s->dtype) / dtype_bytes(s->dtype); k++) {
-                size_t tile = k / (MAT_TILE * (size_t)cols);
-                float v = (int)(tile * MAT_TILE + k % MAT_TILE) < rows ? lab_uniform(t->lab) : 0;
-
-                if (s->dtype == DTYPE_F32)
-                    ((float *)(blob + at))[k] = v;
-                else
-                    ((uint16_t *)(blob + at))[k] =
-                        s->dtype == DTYPE_F16 ? f16_from_f32(v) : bf16_from_f32(v);
-            }
-            at += len;
-        }
+        qmats_type(shared ? s->type_shared : s->type, &made[i]);
+        made[i].rows = down ? s->dim : inter;
+        made[i].cols = down ? inter : s->dim;
+        blobs[i] = qmats_fill(t->lab, &made[i], &len[i]);
+        bytes += mat_round_up(len[i], MAT_ALIGN);
     }
+    blob = trial_buf(t, BUF_IN, BUF_BYTES, bytes, 0, 0);
+    m = trial_buf(t, BUF_MATS, BUF_BYTES, sizeof(*m) * (size_t)total, 0, 0);
+    t->buf[t->bufs - 1].blob = t->bufs - 2;
+    for (int i = 0; i < total; i++, blob += mat_round_up(len[i - 1], MAT_ALIGN)) {
+        memcpy(blob, blobs[i], len[i]);
+        m[i] = made[i];
+        mat_place(&m[i], blob);
+        free(blobs[i]);
+    }
+    free(made);
+    free(blobs);
+    free(len);
 }
 
 static void fill_choices(struct lab *l, const struct expert_shape *s, int32_t *id)
@@ -150,13 +156,24 @@ static void fill_choices(struct lab *l, const struct expert_shape *s, int32_t *i
 
 static void moe(struct lab *l)
 {
+    enum { F32, F16, BF16, FP8_32, FP8_128, FP8_F32, FP8_ONE, MXFP4, NVFP4, NVFP4_BY };
+    enum { MCG_3 = 20, MUL1_1 = 26, MUL1_15, MUL1_2, MUL1_3 = 30, MUL1_4 = 32, MUL1_5 };
     static const struct expert_shape shapes[] = {
-        { 6, 3, 256, 128, 128, DTYPE_BF16, ROUND_BF16, 16, 1 },
-        { 6, 3, 256, 128, 128, DTYPE_F32, ROUND_NONE, 16, 3 },
-        { 20, 6, 129, 37, 50, DTYPE_F16, ROUND_NONE, 16, 2 },
-        { 4, 2, 64, 1, 0, DTYPE_BF16, ROUND_NONE, 16, 16 },
-        { 8, 8, 48, 33, 20, DTYPE_F32, ROUND_BF16, 70, 7 },
-        { 2, 1, 40, 300, 0, DTYPE_BF16, ROUND_NONE, 257, 257 },
+        { 6, 3, 256, 128, 128, BF16, BF16, ROUND_BF16, 16, 1, 1 },
+        { 6, 3, 256, 128, 128, F32, F32, ROUND_NONE, 16, 3, 1 },
+        { 20, 6, 129, 37, 50, F16, F16, ROUND_NONE, 16, 2, 1 },
+        { 4, 2, 64, 1, 0, BF16, BF16, ROUND_NONE, 16, 16, 1 },
+        { 8, 8, 48, 33, 20, F32, F32, ROUND_BF16, 70, 7, 1 },
+        { 2, 1, 40, 300, 0, BF16, BF16, ROUND_NONE, 257, 257, 1 },
+        { 6, 3, 256, 256, 128, MUL1_3, MUL1_5, ROUND_BF16, 16, 1, 128 },
+        { 6, 3, 384, 256, 384, MUL1_2, MUL1_4, ROUND_NONE, 16, 3, 128 },
+        { 12, 6, 2048, 128, 128, MUL1_15, MCG_3, ROUND_NONE, 40, 2, 128 },
+        { 3, 2, 256, 128, 0, MUL1_1, MUL1_1, ROUND_NONE, 16, 16, 128 },
+        { 6, 3, 256, 128, 128, MXFP4, FP8_32, ROUND_BF16, 16, 2, 32, CODEC_QW },
+        { 6, 3, 192, 96, 64, MXFP4, FP8_32, ROUND_NONE, 16, 1, 32 },
+        { 9, 4, 288, 160, 0, NVFP4, NVFP4, ROUND_NONE, 16, 4, 32 },
+        { 4, 4, 160, 64, 64, NVFP4_BY, FP8_F32, ROUND_NONE, 19, 1, 32 },
+        { 4, 2, 512, 384, 256, FP8_128, MUL1_5, ROUND_NONE, 16, 2, 128 },
     };
 
     lab_begin(l, "moe");
@@ -167,10 +184,10 @@ static void moe(struct lab *l)
         int32_t *id;
 
         trial_begin(&t, l, run_moe, s, s->rows,
-                    "%d of %d experts, %d x %d shared %d type %d round %d", s->k, s->experts,
-                    s->dim, s->inter, s->shared, s->dtype, s->round);
+                    "%d of %d experts, %d x %d shared %d types %d and %d round %d", s->k,
+                    s->experts, s->dim, s->inter, s->shared, s->type, s->type_shared, s->round);
         fill_mats(&t, s);
-        trial_in(&t, (size_t)(s->rows * s->dim), 0.2f);
+        trial_in(&t, (size_t)(s->rows * s->dim), s->type == FP8_128 ? 1e-3f : 0.2f);
         id = trial_buf(&t, BUF_IN, BUF_BYTES, sizeof(*id) * (size_t)(s->rows * s->k), 0, 0);
         fill_choices(l, s, id);
         trial_in(&t, (size_t)(s->rows * s->k), 1);

@@ -10,9 +10,9 @@ int ops_main(int argc, char **argv)
     static const struct {
         const char *name;
         void (*run)(struct lab *l);
-    } parts[] = { { "window", ops_window }, { "dense", ops_dense },   { "hyper", ops_hyper },
-                  { "state", ops_state },   { "attend", ops_attend }, { "experts", ops_experts },
-                  { "pick", ops_pick },     { "offer", ops_offer } };
+    } parts[] = { { "window", ops_window },   { "dense", ops_dense }, { "quant", ops_quant },
+                  { "hyper", ops_hyper },     { "state", ops_state }, { "attend", ops_attend },
+                  { "experts", ops_experts }, { "pick", ops_pick },   { "offer", ops_offer } };
     struct lab l;
     int r = lab_open(&l);
 

@@ -1,0 +1,366 @@
+// codes - stored codes to operands of matrix instructions, as a lane has them: a piece of the codes
+// in registers, then a pair of tiles of 16 outputs at a time. Layouts are those of kernels/mat.h.
+//
+// A class has TILES of a strip, STEPS k-steps in a piece, whether its operands are f16, whether the
+// sum of a piece is scaled, and: load, a lane's bytes of a piece; product, a piece times rows.
+#ifndef TANDEM_KERNELS_CUDA_CODES_CUH
+#define TANDEM_KERNELS_CUDA_CODES_CUH
+
+#include <cuda_fp16.h>
+
+#include "kernels/cuda/strip.cuh"
+
+// Registers of k-step s of a piece: those of x lie two k-steps to 16 bytes.
+template <int STEPS>
+__device__ static inline void x_step(const uint4 (&b)[STEPS / 2], int s, uint32_t *b0, uint32_t *b1)
+{
+    *b0 = s % 2 ? b[s / 2].z : b[s / 2].x;
+    *b1 = s % 2 ? b[s / 2].w : b[s / 2].y;
+}
+
+template <bool F16, int STEPS, int NT, int TILES>
+__device__ static inline void multiply(const uint32_t (&a)[4], const uint4 (&b)[NT][STEPS / 2],
+                                       int step, int tile, float (&acc)[TILES][NT][4])
+{
+#pragma unroll
+    for (int r = 0; r < NT; r++) {
+        uint32_t b0, b1;
+
+        x_step<STEPS>(b[r], step, &b0, &b1);
+        mma<F16>(acc[tile][r], a, b0, b1);
+    }
+}
+
+// ---- EXL3 ---------------------------------------------------------------------------------------
+
+// Two values of a codebook as two f16 numbers, the first one low.
+__device__ static inline uint32_t mul1_pair(uint32_t s0, uint32_t s1)
+{
+    const uint32_t ones = 0x01010101u, base = 0x6400u; // f16 of 1024 + n is base + n
+    uint32_t d0 = __dp4a(s0 * 0x83dcd12du, ones, base), d1 = __dp4a(s1 * 0x83dcd12du, ones, base);
+    uint32_t sum = __byte_perm(d0, d1, 0x5410), by = 0x1eee1eeeu, from = 0xc931c931u, v;
+
+    asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(v) : "r"(sum), "r"(by), "r"(from));
+    return v;
+}
+
+__device__ static inline uint32_t inst_pair(uint32_t s0, uint32_t s1, uint32_t by, uint32_t plus)
+{
+    uint32_t x0 = ((s0 * by + plus) & 0x8fff8fffu) ^ 0x3b603b60u;
+    uint32_t x1 = ((s1 * by + plus) & 0x8fff8fffu) ^ 0x3b603b60u, v;
+
+    asm("add.rn.f16x2 %0, %1, %2;"
+        : "=r"(v)
+        : "r"(__byte_perm(x0, x1, 0x5410)), "r"(__byte_perm(x0, x1, 0x7632)));
+    return v;
+}
+
+template <int BITS2> struct exl3_codes {
+    static constexpr int TILES = 8, STEPS = BITS2 % 2 ? 4 : 2;
+    static constexpr int BLOCKS = BITS2 >= 14 || BITS2 == 7 ? 1 : 2; // that a multiprocessor holds
+    static constexpr bool F16 = true, SCALED = false;
+    static constexpr uint32_t KIND = MAT_KIND_EXL3 << BITS2;
+    static constexpr int OWN = 4 * BITS2; // ring bits of a lane in a tile
+    static constexpr int CHUNKS = BITS2 * STEPS / 4;
+
+    struct piece {
+        uint32_t word[4 * CHUNKS];
+    };
+
+    const uint4 *at;
+    uint32_t by, plus;
+    int lane;
+    bool mul1;
+
+    __device__ exl3_codes(const struct mat &w, int strip, int lane_)
+    {
+        at = (const uint4 *)((const char *)w.data +
+                             (size_t)strip * mat_strip_bytes(w.dtype, &w.q, w.cols)) +
+             lane_;
+        mul1 = w.q.codebook == CODEBOOK_MUL1;
+        by = w.q.codebook == CODEBOOK_MCG ? 0xcbac1fedu : 89226354u;
+        plus = w.q.codebook == CODEBOOK_MCG ? 0 : 64248484u;
+        lane = lane_;
+    }
+
+    __device__ void load(int n, piece &p) const
+    {
+#pragma unroll
+        for (int c = 0; c < CHUNKS; c++) {
+            uint4 v = load_once(at + ((size_t)n * CHUNKS + c) * CUDA_WARP);
+
+            p.word[4 * c] = v.x;
+            p.word[4 * c + 1] = v.y;
+            p.word[4 * c + 2] = v.z;
+            p.word[4 * c + 3] = v.w;
+        }
+    }
+
+    // The bits that end before bit `end` of the lane's bits; the lowest ones, as many as are wanted.
+    __device__ static uint32_t upto(const piece &p, int end)
+    {
+        int w = end / 32, r = end % 32;
+
+        if (r == 0)
+            return p.word[w - 1];
+        if (r >= 16 || r >= OWN)
+            return p.word[w] >> (32 - r);
+        return __funnelshift_l(p.word[w], p.word[w - 1], r);
+    }
+
+    // For the lane's bits of tile i: the 16 ring bits in front of them and up to 16 of them.
+    // Two tiles travel in one word.
+    __device__ void heads(const piece &p, int i, uint32_t (&head)[2]) const
+    {
+        uint32_t both, tail;
+
+        if constexpr (OWN >= 16) {
+            both = __byte_perm(upto(p, (i + 1) * OWN), upto(p, (i + 2) * OWN), 0x5410);
+            tail = __shfl_sync(FULL_MASK, both, (lane + 31) & 31);
+            head[0] = __byte_perm(upto(p, i * OWN + 16), tail, 0x5410);
+            head[1] = __byte_perm(upto(p, (i + 1) * OWN + 16), tail, 0x7610);
+        } else {
+            const uint32_t mask = (1u << OWN) - 1;
+            uint32_t own0 = upto(p, (i + 1) * OWN) & mask, own1 = upto(p, (i + 2) * OWN) & mask;
+            uint32_t before;
+
+            both = own0 | own1 << 16;
+            tail = __shfl_sync(FULL_MASK, both, (lane + 31) & 31);
+            before = __shfl_sync(FULL_MASK, both, (lane + 30) & 31);
+            head[0] = before << (2 * OWN) | (tail & 0xffff) << OWN | own0;
+            head[1] = (before >> 16) << (2 * OWN) | (tail >> 16) << OWN | own1;
+        }
+    }
+
+    // State of value v of tile i.
+    __device__ static uint32_t state(const piece &p, int i, int v, uint32_t head)
+    {
+        constexpr int HAS = OWN < 16 ? OWN : 16; // own bits in head
+        int end = (v + 1) * BITS2 / 2;
+
+        return (end >= 16 ? upto(p, i * OWN + end) : head >> (HAS - end)) & 0xffff;
+    }
+
+    template <int NT>
+    __device__ void product(const piece &p, const uint4 (&b)[NT][STEPS / 2],
+                            float (&acc)[TILES][NT][4]) const
+    {
+#pragma unroll
+        for (int step = 0; step < STEPS; step++)
+#pragma unroll
+            for (int t = 0; t < TILES; t += 2) {
+                uint32_t head[2], a[2][4];
+
+                heads(p, step * TILES + t, head);
+                if (mul1) {
+#pragma unroll
+                    for (int k = 0; k < 2; k++)
+#pragma unroll
+                        for (int v = 0; v < 8; v += 2)
+                            a[k][operand(v)] =
+                                mul1_pair(state(p, step * TILES + t + k, v, head[k]),
+                                          state(p, step * TILES + t + k, v + 1, head[k]));
+                } else {
+#pragma unroll
+                    for (int k = 0; k < 2; k++)
+#pragma unroll
+                        for (int v = 0; v < 8; v += 2)
+                            a[k][operand(v)] =
+                                inst_pair(state(p, step * TILES + t + k, v, head[k]),
+                                          state(p, step * TILES + t + k, v + 1, head[k]), by, plus);
+                }
+#pragma unroll
+                for (int k = 0; k < 2; k++)
+                    multiply<F16, STEPS, NT, TILES>(a[k], b, step, t + k, acc);
+            }
+    }
+
+    // Values v, v + 1 of a lane are this register of the operand: outputs 8 further are values 4 .. 7.
+    __device__ static constexpr int operand(int v)
+    {
+        return v / 4 + v % 4 / 2 * 2;
+    }
+};
+
+// ---- FP8 ----------------------------------------------------------------------------------------
+
+__device__ static inline uint32_t bf16_mul2(uint32_t x, uint32_t y)
+{
+    uint32_t v;
+
+    asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(v) : "r"(x), "r"(y));
+    return v;
+}
+
+// Two e4m3 codes, in bits 0 .. 7 and 16 .. 23, as bf16: their bits are those of a number that is
+// 2^120 too small, subnormal ones too.
+__device__ static inline uint32_t e4m3_pair(uint32_t c)
+{
+    return bf16_mul2((c & 0x00800080u) << 8 | (c & 0x007f007fu) << 4, 0x7b807b80u);
+}
+
+// A scale belongs to a tile and `block` inputs, of which 32 are a piece.
+struct fp8_codes {
+    static constexpr int TILES = 4, STEPS = 2, BLOCKS = 2;
+    static constexpr bool F16 = false, SCALED = true;
+    static constexpr uint32_t KIND = 1u << DTYPE_FP8;
+
+    struct piece {
+        uint4 v[STEPS][2];
+    };
+
+    const uint4 *at;
+    const void *scales;
+    int steps, block, blocks, tiles;
+    bool e8m0;
+
+    __device__ fp8_codes(const struct mat &w, int strip, int lane)
+    {
+        at = (const uint4 *)((const char *)w.data +
+                             (size_t)strip * mat_strip_bytes(w.dtype, &w.q, w.cols)) +
+             lane;
+        steps = (w.cols + 15) / 16;
+        block = w.q.block;
+        blocks = (w.cols + block - 1) / block;
+        tiles = (w.rows + MAT_TILE - 1) / MAT_TILE - strip * TILES;
+        e8m0 = w.q.e8m0;
+        scales = (const char *)w.scale + (size_t)(strip * TILES) * blocks * (e8m0 ? 1 : 4);
+    }
+
+    __device__ void load(int n, piece &p) const
+    {
+#pragma unroll
+        for (int s = 0; s < STEPS; s++)
+#pragma unroll
+            for (int h = 0; h < 2; h++)
+                p.v[s][h] = n * STEPS + s < steps
+                                ? load_once(at + ((size_t)(n * STEPS + s) * 2 + h) * CUDA_WARP)
+                                : make_uint4(0, 0, 0, 0);
+    }
+
+    template <int NT>
+    __device__ void product(const piece &p, const uint4 (&b)[NT][STEPS / 2],
+                            float (&acc)[TILES][NT][4]) const
+    {
+#pragma unroll
+        for (int step = 0; step < STEPS; step++)
+#pragma unroll
+            for (int t = 0; t < TILES; t++) {
+                uint4 v = p.v[step][t / 2];
+                uint32_t lo = t % 2 ? v.z : v.x, hi = t % 2 ? v.w : v.y, a[4];
+
+                a[0] = e4m3_pair(__byte_perm(lo, 0, 0x4140));
+                a[1] = e4m3_pair(__byte_perm(hi, 0, 0x4140));
+                a[2] = e4m3_pair(__byte_perm(lo, 0, 0x4342));
+                a[3] = e4m3_pair(__byte_perm(hi, 0, 0x4342));
+                multiply<F16, STEPS, NT, TILES>(a, b, step, t, acc);
+            }
+    }
+
+    template <int NT>
+    __device__ void scale(int n, const float (&few)[TILES][NT][4], float (&acc)[TILES][NT][4]) const
+    {
+#pragma unroll
+        for (int t = 0; t < TILES; t++) {
+            int i = t * blocks + n * STEPS * 16 / block;
+            float by = 0;
+
+            if (t < tiles && n * STEPS < steps)
+                by =
+                    e8m0 ? f32_from_e8m0(((const uint8_t *)scales)[i]) : ((const float *)scales)[i];
+#pragma unroll
+            for (int r = 0; r < NT; r++)
+#pragma unroll
+                for (int c = 0; c < 4; c++)
+                    acc[t][r][c] = fmaf(by, few[t][r][c], acc[t][r][c]);
+        }
+    }
+};
+
+// ---- FP4 ----------------------------------------------------------------------------------------
+
+// Four e2m1 codes, the lowest 16 bits of c, as two pairs of bf16.
+__device__ static inline void e2m1_four(uint32_t c, uint32_t *first, uint32_t *second)
+{
+    // bytes of 0, 0.5, 1, 1.5, 2, 3, 4, 6
+    uint32_t magnitude = c & 0x7777u;
+    uint32_t low = __byte_perm(0xc0800000u, 0xc0804000u, magnitude);
+    uint32_t high = __byte_perm(0x3f3f3f00u, 0x40404040u, magnitude);
+
+    *first = __byte_perm(low, high, 0x5140) | (c & 8) << 12 | (c & 0x80) << 24;
+    *second = __byte_perm(low, high, 0x7362) | (c & 0x800) << 4 | (c & 0x8000) << 16;
+}
+
+// Scales are multiplied into the operands, which is exact. GROUP inputs of an output share one.
+template <enum dtype D> struct fp4_codes {
+    static constexpr int TILES = 4, STEPS = 2, BLOCKS = 2, GROUP = D == DTYPE_MXFP4 ? 32 : 16;
+    static constexpr bool F16 = false, SCALED = false;
+    static constexpr uint32_t KIND = 1u << D;
+    static constexpr int GROUPS = STEPS * 16 / GROUP; // of a piece
+
+    struct piece {
+        uint4 v[STEPS];
+        uint2 scale[GROUPS]; // of outputs g and g + 8 of each tile
+    };
+
+    const uint4 *at;
+    const uint2 *scales;
+    int steps;
+
+    __device__ fp4_codes(const struct mat &w, int strip, int lane)
+    {
+        at = (const uint4 *)((const char *)w.data +
+                             (size_t)strip * mat_strip_bytes(w.dtype, &w.q, w.cols)) +
+             lane;
+        steps = w.cols / 16;
+        scales = (const uint2 *)((const char *)w.scale + (size_t)strip * (w.cols / GROUP) * 64) +
+                 lane / 4;
+    }
+
+    __device__ void load(int n, piece &p) const
+    {
+#pragma unroll
+        for (int s = 0; s < STEPS; s++)
+            p.v[s] = n * STEPS + s < steps ? load_once(at + (size_t)(n * STEPS + s) * CUDA_WARP)
+                                           : make_uint4(0, 0, 0, 0);
+#pragma unroll
+        for (int g = 0; g < GROUPS; g++)
+            p.scale[g] = n * STEPS + g * GROUP / 16 < steps ? scales[(size_t)(n * GROUPS + g) * 8]
+                                                            : make_uint2(0, 0);
+    }
+
+    // A scale as two equal bf16 numbers.
+    __device__ static uint32_t scale_pair(uint32_t c)
+    {
+        uint32_t v =
+            bf16_from_f32(D == DTYPE_MXFP4 ? f32_from_e8m0((uint8_t)c) : f32_from_e4m3((uint8_t)c));
+
+        return v | v << 16;
+    }
+
+    template <int NT>
+    __device__ void product(const piece &p, const uint4 (&b)[NT][STEPS / 2],
+                            float (&acc)[TILES][NT][4]) const
+    {
+#pragma unroll
+        for (int step = 0; step < STEPS; step++)
+#pragma unroll
+            for (int t = 0; t < TILES; t++) {
+                uint4 v = p.v[step];
+                uint32_t word = t == 0 ? v.x : t == 1 ? v.y : t == 2 ? v.z : v.w;
+                uint2 scale = p.scale[step * 16 / GROUP];
+                uint32_t four = (t < 2 ? scale.x : scale.y) >> (t % 2 * 16);
+                uint32_t near = scale_pair(four & 0xff), far = scale_pair(four >> 8 & 0xff), a[4];
+
+                e2m1_four(word, &a[0], &a[2]);
+                e2m1_four(word >> 16, &a[1], &a[3]);
+                a[0] = bf16_mul2(a[0], near);
+                a[2] = bf16_mul2(a[2], near);
+                a[1] = bf16_mul2(a[1], far);
+                a[3] = bf16_mul2(a[3], far);
+                multiply<F16, STEPS, NT, TILES>(a, b, step, t, acc);
+            }
+    }
+};
+
+#endif

@@ -1,0 +1,31 @@
+// experts - what both products of experts share: which picks count, and in which order.
+#ifndef TANDEM_KERNELS_CUDA_EXPERTS_CUH
+#define TANDEM_KERNELS_CUDA_EXPERTS_CUH
+
+#include "kernels/cuda/device.cuh"
+
+#define EXPERTS_MAX 1024
+#define CHOICES_MAX 64 // experts of a row
+
+// A pick's entry in the order: pick | place in the expert % PLACES << PICK_BITS.
+#define PICK_BITS 24
+#define PICK_MASK ((1 << PICK_BITS) - 1)
+#define PLACES 16 // a multiple of how many picks share an expert's weights while they are read
+
+__device__ static inline bool expert_type_ok(const struct moe_args &a, const struct mat &w)
+{
+    return (mat_kind(&w) & a.kinds) &&
+           (w.dtype < DTYPE_COUNT || w.q.layout == LAYOUT_DEVICE || w.rows == 0 || w.cols == 0);
+}
+
+// An expert of this rank, of types the call was queued for.
+__device__ static inline bool expert_is_here(const struct moe_args &a, int e)
+{
+    return e >= 0 && e < a.experts && expert_type_ok(a, a.w1[e]) && expert_type_ok(a, a.w3[e]) &&
+           expert_type_ok(a, a.w2[e]);
+}
+
+// expert_sort - queue the sorting of picks: by expert, then row; -1 behind the last. order [picks]
+void expert_sort(struct queue *q, const struct moe_args *a, int picks, int32_t *order);
+
+#endif

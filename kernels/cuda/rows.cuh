@@ -1,0 +1,160 @@
+// rows - what happens to rows around a product of strips: a warp has 128 values, lane l those from
+// 4 l on. Inputs are rotated or taken apart into planes and stored as strip.cuh has them; sums of
+// splits are added and rotated back. The bits of a rotation are those of kernels/formats/exl3.c.
+#ifndef TANDEM_KERNELS_CUDA_ROWS_CUH
+#define TANDEM_KERNELS_CUDA_ROWS_CUH
+
+#include "kernels/cuda/codec.cuh"
+#include "kernels/cuda/strip.cuh"
+#include "kernels/formats/exl3.h"
+
+__device__ static inline void butterfly(float *a, float *b)
+{
+    float sum = *a + *b, diff = *a - *b;
+
+    *a = sum;
+    *b = diff;
+}
+
+// The Hadamard transform of the warp's values, strides 1, 2 .. 64, without scale.
+__device__ static inline void rotate(float (&v)[4])
+{
+    int lane = (int)threadIdx.x % CUDA_WARP;
+
+    butterfly(&v[0], &v[1]);
+    butterfly(&v[2], &v[3]);
+    butterfly(&v[0], &v[2]);
+    butterfly(&v[1], &v[3]);
+    for (int step = 1; step < CUDA_WARP; step *= 2)
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            float o = __shfl_xor_sync(FULL_MASK, v[i], step);
+
+            v[i] = lane & step ? o - v[i] : v[i] + o;
+        }
+}
+
+// As storing with QW would give the values back.
+__device__ static inline void quantise(float (&v)[4])
+{
+    uint32_t most = 0;
+    float by;
+
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        uint32_t a = f32_bits(v[i]) & 0x7fffffffu;
+
+        most = a > most ? a : most;
+    }
+    for (int step = 1; step < 8; step *= 2) {
+        uint32_t other = __shfl_xor_sync(FULL_MASK, most, step);
+
+        most = other > most ? other : most;
+    }
+    by = f32_from_e8m0(pow2ceil_e8m0(at_least(f32_from_bits(most), 1e-4f) * (1.0f / 448)));
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        v[i] = f32_from_e4m3(e4m3_from_f32(v[i] / by)) * by;
+}
+
+__device__ static inline void put_four(uint16_t *unit, const uint16_t (&h)[4])
+{
+    int i = (int)threadIdx.x % 16 * 4;
+
+    *(uint32_t *)(unit + strip_lay(i)) = h[0] | (uint32_t)h[1] << 16;
+    *(uint32_t *)(unit + strip_lay(i + 2)) = h[2] | (uint32_t)h[3] << 16;
+}
+
+// Store the warp's values as inputs k0 .. k0 + 127 of row `row` of x, the way weights w want them.
+// suh from input k0 on, where there is one.
+__device__ static inline void put_inputs(const struct strip_x &x, const struct mat &w,
+                                         const uint16_t *suh, enum codec in, int row, int k0,
+                                         float (&v)[4])
+{
+    int lane = (int)threadIdx.x % CUDA_WARP, need = 1;
+    uint16_t *unit = x.data + (size_t)row * (size_t)x.ld + k0 + lane / 16 * STRIP_UNIT, h[4];
+    unsigned two, three;
+
+    if (w.dtype == DTYPE_EXL3) {
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            v[i] = v[i] * f32_from_f16(suh[4 * lane + i]);
+        rotate(v);
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            h[i] = f16_from_f32(v[i] * EXL3_SCALE);
+        put_four(unit, h);
+        return;
+    }
+    if (in == CODEC_QW && (w.dtype == DTYPE_FP8 || w.dtype == DTYPE_MXFP4))
+        quantise(v);
+#pragma unroll
+    for (int plane = 0; plane < STRIP_PLANES; plane++) {
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            h[i] = bf16_from_f32(v[i]);
+            // what is not finite is whole in the first plane
+            v[i] = (h[i] & 0x7f80) == 0x7f80 ? 0 : v[i] - f32_from_bf16(h[i]);
+            need = v[i] != 0 && plane + 1 < STRIP_PLANES ? plane + 2 : need;
+        }
+        put_four(unit + (size_t)plane * x.plane, h);
+    }
+    two = __ballot_sync(FULL_MASK, need > 1) >> (lane & 16) & 0xffffu;
+    three = __ballot_sync(FULL_MASK, need > 2) >> (lane & 16) & 0xffffu;
+    if (lane % 16 == 0)
+        x.count[(size_t)row * (size_t)(x.ld / STRIP_UNIT) + (size_t)(k0 / STRIP_UNIT + lane / 16)] =
+            three ? 3
+            : two ? 2
+                  : 1;
+}
+
+// Four values of a row of n, from k on; zeros behind its end.
+__device__ static inline void take_four(const float *x, int k, int n, float (&v)[4])
+{
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        v[i] = k + i < n ? x[k + i] : 0;
+}
+
+// The warp's outputs n0 .. n0 + 127 of a matrix from the sums of its splits, not rounded: z is that
+// of the first split, from n0 on, and splits are `far` apart.
+__device__ static inline void take_outputs(const float *z, size_t far, int splits,
+                                           const struct mat &w, int n0, float (&v)[4])
+{
+    int lane = (int)threadIdx.x % CUDA_WARP;
+
+    v[0] = v[1] = v[2] = v[3] = 0;
+    if (w.cols == 0)
+        return;
+    if (w.dtype == DTYPE_EXL3 || n0 + 4 * lane < w.rows) {
+        float4 f = *(const float4 *)(z + 4 * lane);
+
+        for (int s = 1; s < splits; s++) {
+            float4 o = *(const float4 *)(z + (size_t)s * far + 4 * lane);
+
+            f.x += o.x;
+            f.y += o.y;
+            f.z += o.z;
+            f.w += o.w;
+        }
+        v[0] = f.x;
+        v[1] = f.y;
+        v[2] = f.z;
+        v[3] = f.w;
+    }
+    if (w.dtype == DTYPE_EXL3) {
+        rotate(v);
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            v[i] = v[i] * EXL3_SCALE * f32_from_f16(w.svh[n0 + 4 * lane + i]);
+            if (w.bias)
+                v[i] += f32_from_f16(w.bias[n0 + 4 * lane + i]);
+        }
+    } else if (w.dtype == DTYPE_NVFP4) {
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            v[i] = w.q.divides ? v[i] / w.q.global : v[i] * w.q.global;
+    }
+}
+
+#endif

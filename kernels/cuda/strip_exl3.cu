@@ -1,0 +1,24 @@
+// strip_exl3.cu is the product of EXL3 weights, a kernel for each width.
+#include "kernels/cuda/codes.cuh"
+
+void strip_launch_exl3(cudaStream_t s, int bits2, const struct strip_launch *p, dim3 grid)
+{
+    switch (bits2) {
+#define WIDTH(b)                                                                                   \
+    case b:                                                                                        \
+        strip_go<exl3_codes<b>>(s, p, grid);                                                       \
+        break;
+        WIDTH(2)
+        WIDTH(3)
+        WIDTH(4)
+        WIDTH(5)
+        WIDTH(6)
+        WIDTH(7)
+        WIDTH(8)
+        WIDTH(10)
+        WIDTH(12)
+        WIDTH(14)
+        WIDTH(16)
+#undef WIDTH
+    }
+}

@@ -1,0 +1,149 @@
+/* Products by weights of every stored type against the reference. */
+#include "tests/device/lab.h"
+#include "tests/device/qmats.h"
+
+#include <errno.h>
+
+struct quant_shape {
+    struct mat w;
+    int groups, rows;
+    enum codec in;
+    enum round round;
+};
+
+static void run_product(const struct trial *t, const struct op_table *op, struct queue *q,
+                        void *const *b, int row, int rows)
+{
+    const struct quant_shape *s = t->shape;
+    struct mat w = s->w;
+
+    mat_place(&w, b[0]);
+    op->matmul(
+        q, &(struct matmul_args){ .w = &w,
+                                  .x = (float *)b[1] + (size_t)row * (size_t)(s->groups * w.cols),
+                                  .y = (float *)b[2] + (size_t)row * (size_t)w.rows,
+                                  .rows = rows,
+                                  .groups = s->groups,
+                                  .in = s->in,
+                                  .round = s->round });
+}
+
+/* Weights of FP8 are as large as 448 here: smaller inputs keep sums near 1, as tolerances take them.
+ * Every other row of the inputs is of bf16 numbers: rows that need fewer planes than their
+ * neighbours must not notice. */
+static void product(struct lab *l, const struct quant_shape *s)
+{
+    size_t bytes, cols = (size_t)(s->groups * s->w.cols);
+    struct quant_shape placed = *s;
+    struct trial t;
+    void *blob = qmats_fill(l, &placed.w, &bytes);
+    float *x;
+
+    trial_begin(&t, l, run_product, s, s->rows, "%s, %d x %d groups %d slices %d in %d round %d",
+                qmats_name(&s->w), s->w.rows, s->w.cols, s->groups, (int)s->w.q.slices, s->in,
+                s->round);
+    memcpy(trial_buf(&t, BUF_IN, BUF_BYTES, bytes, 0, 0), blob, bytes);
+    free(blob);
+    x = trial_in(&t, cols * (size_t)s->rows, s->w.dtype == DTYPE_FP8 ? 0x1p-6f : 1);
+    for (size_t r = 0; r < (size_t)s->rows; r += 2)
+        for (size_t i = 0; i < cols; i++)
+            x[r * cols + i] = bf16_round(x[r * cols + i]);
+    trial_out(&t, (size_t)s->w.rows, s->round ? 0x1p-7 : 2e-6 * sqrt(s->w.cols));
+    lab_run(&t);
+}
+
+static void matmul(struct lab *l)
+{
+    static const struct {
+        int rows, cols, groups, slices, window;
+    } shapes[] = { { 128, 128, 1, 0, 16 }, { 300, 384, 1, 0, 16 },  { 33, 160, 1, 0, 16 },
+                   { 1, 32, 1, 0, 16 },    { 256, 1184, 2, 0, 16 }, { 512, 256, 2, 4, 16 },
+                   { 768, 288, 3, 2, 3 },  { 130, 2048, 1, 0, 70 }, { 90, 96, 3, 0, 9 } };
+
+    lab_begin(l, "quantised");
+    for (int i = 0;; i++) {
+        struct quant_shape s;
+
+        if (!qmats_type(i, &s.w))
+            break;
+        for (int k = 0; k < COUNT(shapes); k++) {
+            bool exl3 = s.w.dtype == DTYPE_EXL3;
+
+            if (s.w.dtype < DTYPE_COUNT ||
+                (exl3 && shapes[k].groups > 1 && shapes[k].rows / shapes[k].groups % EXL3_BLOCK))
+                continue;
+            s.w.rows = shapes[k].rows;
+            s.w.cols = shapes[k].cols;
+            s.w.q.slices = exl3 ? shapes[k].slices : 0;
+            s.w.q.has_bias = exl3 && k % 2;
+            s.groups = shapes[k].groups;
+            s.rows = shapes[k].window;
+            s.in = k % 3 == 1 ? CODEC_QW : CODEC_F32;
+            s.round = k % 4 == 1 ? ROUND_BF16 : ROUND_NONE;
+            product(l, &s);
+        }
+    }
+    lab_end(l);
+}
+
+/* Shapes of the model, where sums are cut into several splits. */
+static void large(struct lab *l)
+{
+    static const int types[] = { 3, 5, 7, 8, 15, 28, 31, 33, 36 };
+    static const int sizes[][2] = { { 5120, 4096 }, { 1280, 5120 } };
+
+    lab_begin(l, "large");
+    for (int i = 0; i < COUNT(types); i++)
+        for (int k = 0; k < COUNT(sizes); k++) {
+            struct quant_shape s = { .groups = 1, .rows = 3 };
+
+            if (!qmats_type(types[i], &s.w))
+                break;
+            s.w.rows = sizes[k][0] / (l->quick ? 8 : 1);
+            s.w.cols = sizes[k][1];
+            product(l, &s);
+        }
+    lab_end(l);
+}
+
+static void refusals(struct lab *l)
+{
+    static const struct {
+        const char *name;
+        int rows, cols, groups, slices, block;
+        enum dtype dtype;
+        enum layout layout;
+    } cases[] = { { "layout of a host", 128, 128, 1, 0, 0, DTYPE_EXL3, LAYOUT_CPU },
+                  { "groups that do not divide", 128, 128, 3, 0, 0, DTYPE_MXFP4, LAYOUT_DEVICE },
+                  { "groups inside a block", 256, 128, 4, 0, 0, DTYPE_EXL3, LAYOUT_DEVICE },
+                  { "slices that do not divide", 256, 128, 1, 3, 0, DTYPE_EXL3, LAYOUT_DEVICE },
+                  { "inputs that end inside a group", 64, 48, 1, 0, 48, DTYPE_FP8,
+                    LAYOUT_DEVICE } };
+
+    lab_begin(l, "refusals");
+    for (int i = 0; i < COUNT(cases); i++) {
+        struct mat w = { .dtype = cases[i].dtype,
+                         .rows = cases[i].rows,
+                         .cols = cases[i].cols,
+                         .q = { .layout = (uint8_t)cases[i].layout,
+                                .bits2 = 6,
+                                .codebook = CODEBOOK_MUL1,
+                                .block = cases[i].block,
+                                .slices = cases[i].slices } };
+
+        l->cases++;
+        l->dev->ops->op->matmul(
+            l->q,
+            &(struct matmul_args){ .w = &w, .rows = 1, .groups = cases[i].groups, .in = CODEC_QW });
+        if (l->dev->ops->wait(l->q) != -EINVAL)
+            lab_fail(l, "%s: not refused", cases[i].name);
+    }
+    lab_end(l);
+}
+
+void ops_quant(struct lab *l)
+{
+    matmul(l);
+    large(l);
+    refusals(l);
+}
