@@ -2,6 +2,7 @@
 #include "src/base/log.h"
 
 #include <errno.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -14,6 +15,7 @@ static const char *const level_names[LOG_LEVELS] = { "err", "warn", "info", "deb
 static int process_rank = -1;
 static _Thread_local int thread_rank = -1;
 static _Thread_local const char *about;
+static _Thread_local bool thread_holds;
 static _Thread_local char last_failure[LINE_MAX_BYTES];
 static enum log_level most_verbose = LOG_INFO;
 static void (*sink)(void *arg, enum log_level level, const char *line);
@@ -92,8 +94,14 @@ int fail(int r, const char *fmt, ...)
     va_start(ap, fmt);
     vsnprintf(last_failure, sizeof(last_failure), fmt, ap);
     va_end(ap);
-    log_line(LOG_ERR, "%s", last_failure);
+    if (!thread_holds)
+        log_line(LOG_ERR, "%s", last_failure);
     return r;
+}
+
+void fail_hold(bool on)
+{
+    thread_holds = on;
 }
 
 const char *fail_text(void)

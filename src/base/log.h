@@ -11,6 +11,7 @@
 #define TANDEM_BASE_LOG_H
 
 #include <stdarg.h>
+#include <stdbool.h>
 
 enum log_level { LOG_ERR, LOG_WARN, LOG_INFO, LOG_DEBUG, LOG_TRACE, LOG_LEVELS };
 
@@ -46,5 +47,9 @@ __attribute__((format(printf, 2, 3))) int fail(int r, const char *fmt, ...);
 /* fail_text - the last sentence that fail logged on this thread, "" if none: the cause of an error that
  * has come up to a caller who has to tell somebody else. */
 const char *fail_text(void);
+
+/* fail_hold - from now on the calling thread's fail writes no line: of several threads at one work, who
+ * waits for them tells one failure. */
+void fail_hold(bool on);
 
 #endif

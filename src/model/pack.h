@@ -47,8 +47,8 @@ struct pack_spec {
  *
  * A lock beside path keeps two processes apart: the second waits and finds the pack that the first
  * has made. A run that was killed leaves path.part and path.done; the next one goes on from there
- * if it would write the same, and begins anew if not. Memory stays at a few MiB beside the table of
- * contents and a panel of 64 MiB; what was read and written is dropped from the page cache.
+ * if it would write the same, and begins anew if not. Memory stays below 256 MiB beside the table
+ * of contents; what was read and written does not stay in the page cache.
  *
  * errors   -ENOENT/-EINVAL a tensor is missing, has another shape or holds what is no number
  *          (named), a share would cut a block of its format; -ENOSPC, -EACCES cannot write; nothing

@@ -114,21 +114,26 @@ struct mat pack_mat(const struct pack_weight *w);
 /* pack_row_bias - where the biases of an EXL3 row table begin, behind its rows. */
 uint64_t pack_row_bias(const struct pack_weight *w);
 
-/* struct pack_out - the new file while weights stream into it. */
+struct pack_line;
+
+/* struct pack_out - a worker of pack_line.h with the weight that it writes. */
 struct pack_out {
-    struct pack_sink *sink;
+    struct pack_line *line;
     const char *path;
-    uint64_t at;          /* where the next byte goes */
-    uint64_t done, total; /* bytes of weights */
-    int64_t start_ns, shown_ns;
-    int terminal;
-    struct xxh3 *hash; /* of the weight that is being written */
+    size_t weight;     /* its place in the table of contents */
+    uint64_t at;       /* where the next byte goes */
+    struct xxh3 *hash; /* of the weight */
     void *in, *out;    /* blocks of PACK_BLOCK bytes */
-    void *panel;       /* PACK_PANEL bytes */
+    void *panel;       /* PACK_PANEL + READ_ALIGN bytes, aligned to READ_ALIGN */
+    char *held;        /* bytes of the weight that others are in front of */
+    size_t n_held;
+    uint64_t held_at;
+    bool due; /* nobody is */
 };
 
 #define PACK_BLOCK ((size_t)4 << 20)
-#define PACK_PANEL ((size_t)64 << 20)
+#define PACK_PANEL ((size_t)32 << 20)
+#define PACK_PUT ((size_t)256 << 10) /* laid out at a time, so that it is still at hand when hashed */
 
 /* Where a weight's values come from. */
 struct pack_feed {
@@ -138,6 +143,10 @@ struct pack_feed {
 
 /* pack_put - the next bytes of the weight: hashed, and on their way to the file. */
 int pack_put(struct pack_out *o, const void *data, size_t bytes);
+
+/* pack_room - where at most PACK_BLOCK bytes may be laid out, so that the next pack_put, which must
+ * be of them, need not move them. */
+void *pack_room(struct pack_out *o, size_t bytes);
 
 /* pack_quantised - write the blob of a matrix, or the rows of a table, that are not plain; called
  * by pack_stream.

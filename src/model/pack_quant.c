@@ -44,24 +44,31 @@ static int read_at(struct pass *s, const struct stored_tensor *t, uint64_t at, v
 }
 
 /* Bytes `from` .. of `rows` rows of a tensor whose rows have stride bytes, into the panel buffer.
- * One read of all costs less than one for each row, as long as it fits and little is in vain.
+ * One read of all costs less than one for each row, as long as it fits and little is in vain. What
+ * is read lies to the blocks of memory as it does to those of the file, where there is room for that.
  */
 static int fetch(struct pass *s, const struct stored_tensor *t, size_t stride, int64_t row,
                  int64_t rows, size_t from, size_t bytes, struct panel *p)
 {
+    uint64_t first = (uint64_t)row * stride;
     unsigned char *buf = s->o->panel;
+    size_t ld = bytes + (stride - bytes) % READ_ALIGN;
     int r = 0;
 
     if ((uint64_t)rows * stride <= PACK_PANEL && (bytes < WIDE_BYTES || 4 * bytes >= stride)) {
+        buf += (t->t.offset + first) % READ_ALIGN;
         *p = (struct panel){ buf + from, stride };
-        return read_at(s, t, (uint64_t)row * stride, buf, (size_t)rows * stride);
+        return read_at(s, t, first, buf, (size_t)rows * stride);
     }
     if ((uint64_t)rows * bytes > PACK_PANEL)
         return fail(-EFBIG, "%s: tensor %s: %lld rows of %zu bytes at a time are too many",
                     t->t.file, t->name, (long long)rows, bytes);
+    if ((uint64_t)rows * ld > PACK_PANEL)
+        ld = bytes;
+    buf += (t->t.offset + first + from) % READ_ALIGN;
     for (int64_t i = 0; i < rows && r == 0; i++)
-        r = read_at(s, t, (uint64_t)(row + i) * stride + from, buf + (size_t)i * bytes, bytes);
-    *p = (struct panel){ buf, bytes };
+        r = read_at(s, t, first + (uint64_t)i * stride + from, buf + (size_t)i * ld, bytes);
+    *p = (struct panel){ buf, ld };
     return r;
 }
 
@@ -88,7 +95,7 @@ static int pad_to(struct pass *s, uint64_t begin, size_t at)
 /* Strips that one write takes. */
 static int write_strips(size_t strip_bytes)
 {
-    return strip_bytes < PACK_BLOCK ? (int)(PACK_BLOCK / strip_bytes) : 1;
+    return strip_bytes < PACK_PUT ? (int)(PACK_PUT / strip_bytes) : 1;
 }
 
 static int check_strip(const struct pass *s, size_t strip_bytes)
@@ -109,11 +116,12 @@ static int put_strips(struct pass *s, const struct panel *p, int n, size_t acros
 
     for (int i = 0; i < n && r == 0; i += most) {
         int take = n - i < most ? n - i : most;
+        char *out = pack_room(s->o, (size_t)take * bytes);
 
         for (int j = 0; j < take; j++)
             mat_pack_codes(&s->m, p->at + (size_t)(i + j) * across, p->ld, EXL3_BLOCK,
-                           (char *)s->o->out + (size_t)j * bytes);
-        r = pack_put(s->o, s->o->out, (size_t)take * bytes);
+                           out + (size_t)j * bytes);
+        r = pack_put(s->o, out, (size_t)take * bytes);
     }
     return r;
 }
@@ -223,6 +231,7 @@ static int scaled_strips(struct pass *s, const struct panel *p, int64_t row, int
     const struct stored_tensor *t = &s->w->slice[0].codes;
     size_t bytes = mat_strip_bytes(s->m.dtype, &s->m.q, s->m.cols);
     int strip = mat_strip(s->m.dtype, &s->m.q), most = write_strips(bytes), held = 0, r = 0;
+    char *out = NULL;
 
     for (int64_t i = 0; s->m.dtype == DTYPE_FP8 && i < rows && r == 0; i++)
         r = refuse_bad(t, (uint64_t)((row + i) * s->w->cols + s->col),
@@ -230,11 +239,13 @@ static int scaled_strips(struct pass *s, const struct panel *p, int64_t row, int
     for (int64_t i = 0; i < rows && r == 0; i += strip) {
         int outputs = rows - i < strip ? (int)(rows - i) : strip;
 
+        if (held == 0)
+            out = pack_room(s->o, (size_t)most * bytes);
         mat_pack_codes(&s->m, p->at + (size_t)i * p->ld, p->ld, outputs,
-                       (char *)s->o->out + (size_t)held++ * bytes);
+                       out + (size_t)held++ * bytes);
         if (held < most && i + strip < rows)
             continue;
-        r = pack_put(s->o, s->o->out, (size_t)held * bytes);
+        r = pack_put(s->o, out, (size_t)held * bytes);
         held = 0;
     }
     return r;

@@ -8,12 +8,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "src/base/file.h"
 #include "src/base/log.h"
 
 #define SINK_BLOCK ((size_t)8 << 20)
+#define LARGE_PAGE ((size_t)2 << 20)
 #define SINK_ALIGN ((size_t)4096) /* of memory, offsets and sizes of writes past the cache */
 
 struct pack_sink {
@@ -31,7 +33,18 @@ struct pack_sink {
     uint64_t out_at; /* the thread's work: the other block, this much of it, there */
     size_t out_bytes;
     int err; /* the first failed write */
+    char why[PATH_CAP + 128];
 };
+
+void *pack_buffer(size_t bytes)
+{
+    size_t whole = (bytes + LARGE_PAGE - 1) / LARGE_PAGE * LARGE_PAGE;
+    void *p = aligned_alloc(LARGE_PAGE, whole);
+
+    if (p)
+        madvise(p, whole, MADV_HUGEPAGE);
+    return p;
+}
 
 static int write_block(struct pack_sink *s, const char *block, uint64_t at, size_t bytes)
 {
@@ -53,6 +66,7 @@ static void *write_blocks(void *arg)
 {
     struct pack_sink *s = arg;
 
+    fail_hold(true);
     pthread_mutex_lock(&s->lock);
     for (;;) {
         const char *block;
@@ -70,8 +84,10 @@ static void *write_blocks(void *arg)
         pthread_mutex_unlock(&s->lock);
         r = write_block(s, block, at, bytes);
         pthread_mutex_lock(&s->lock);
-        if (r < 0 && s->err == 0)
+        if (r < 0 && s->err == 0) {
             s->err = r;
+            snprintf(s->why, sizeof(s->why), "%s", fail_text());
+        }
         s->busy = false;
         pthread_cond_broadcast(&s->change);
     }
@@ -89,7 +105,7 @@ static int wait_idle(struct pack_sink *s)
         pthread_cond_wait(&s->change, &s->lock);
     r = s->err;
     pthread_mutex_unlock(&s->lock);
-    return r;
+    return r < 0 ? fail(r, "%s", s->why) : 0;
 }
 
 /* Hand the full block over and go on with the other one. */
@@ -178,7 +194,7 @@ int pack_sink_open(const char *path, int fd, uint64_t at, struct pack_sink **out
     s->direct_fd = -1;
     s->path = strdup(path);
     for (int i = 0; i < 2; i++)
-        s->block[i] = aligned_alloc(SINK_ALIGN, SINK_BLOCK);
+        s->block[i] = pack_buffer(SINK_BLOCK);
     if (!s->path || !s->block[0] || !s->block[1]) {
         r = fail(-ENOMEM, "%s: no memory for blocks of %zu bytes", path, SINK_BLOCK);
         goto free_blocks;

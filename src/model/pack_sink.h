@@ -21,6 +21,10 @@ int pack_sink_put(struct pack_sink *s, uint64_t at, const void *data, size_t byt
 /* pack_sink_flush - everything put so far has been written (not synced). */
 int pack_sink_flush(struct pack_sink *s);
 
+/* pack_buffer - memory for disks to read and write: in pages as large as there are, since the kernel
+ * looks at each of them every time. NULL if there is none; free() gives it back. */
+void *pack_buffer(size_t bytes);
+
 /* pack_sink_close - what is not flushed is lost; NULL is fine. */
 void pack_sink_close(struct pack_sink *s);
 

@@ -7,13 +7,10 @@
 #include <string.h>
 
 #include "kernels/cast.h"
-#include "src/base/clock.h"
 #include "src/base/log.h"
 #include "src/model/pack_file.h"
-#include "src/model/pack_sink.h"
 #include "src/model/source.h"
 
-#define SHOW_NS (NS_PER_S / 5)
 #define WIDE_BYTES (64 << 10) /* pieces of a row of at least this are read alone */
 
 /* A rectangle of a stored matrix: the part of it that one block holds. */
@@ -21,33 +18,6 @@ struct rect {
     int64_t row, col;
     int64_t rows, cols;
 };
-
-static void show(struct pack_out *o)
-{
-    int64_t now = clock_ns();
-    double seconds = (double)(now - o->start_ns) / NS_PER_S, rate, left;
-
-    if (!o->terminal || now - o->shown_ns < SHOW_NS || seconds <= 0)
-        return;
-    o->shown_ns = now;
-    rate = (double)o->done / seconds;
-    left = rate > 0 ? (double)(o->total - o->done) / rate : 0;
-    fprintf(stderr, "\r%s: %.2f of %.2f GiB, %.0f MB/s, %.0f s left \033[K", o->path,
-            (double)o->done / (1 << 30), (double)o->total / (1 << 30), rate / 1e6, left);
-}
-
-int pack_put(struct pack_out *o, const void *data, size_t bytes)
-{
-    int r = pack_sink_put(o->sink, o->at, data, bytes);
-
-    if (r < 0)
-        return r;
-    xxh3_add(o->hash, data, bytes);
-    o->at += bytes;
-    o->done += bytes;
-    show(o);
-    return 0;
-}
 
 static int feed_read(const struct pack_feed *f, uint64_t element, void *buf, uint64_t n)
 {

@@ -1,6 +1,6 @@
 /* pack_write.c owns the making of a pack: the lock, the order of its weights and its end. What it
  * will hold is pack_plan.c's, the file until it is whole pack_part.c's, the bytes themselves go
- * through pack_stream.c.
+ * through pack_line.c.
  */
 #include "src/model/pack.h"
 
@@ -16,8 +16,7 @@
 #include "src/base/limits.h"
 #include "src/base/log.h"
 #include "src/model/names.h"
-#include "src/model/pack_file.h"
-#include "src/model/pack_part.h"
+#include "src/model/pack_line.h"
 #include "src/model/source.h"
 
 /* ---- lock ---------------------------------------------------------------------------- */
@@ -85,30 +84,6 @@ int pack_is_current(const char *path, const struct pack_spec *spec,
 
 /* ---- the file ------------------------------------------------------------------------ */
 
-/* The weights that are not there yet. */
-static int write_weights(struct source *src, struct pack_toc *t, struct pack_out *o,
-                         struct pack_part *p)
-{
-    for (size_t i = 0; i < p->noted; i++)
-        o->total -= t->weight[i].bytes;
-    for (size_t i = p->noted; i < t->n; i++) {
-        struct pack_weight *w = &t->weight[i];
-        struct stored stored;
-        struct pack_feed feed = { .src = src, .stored = &stored };
-        int r = pack_find_stored(src, w, &stored);
-
-        if (r < 0)
-            return r;
-        o->at = w->offset;
-        r = pack_stream(o, &feed, w);
-        if (r == 0)
-            r = pack_part_note(p, t, i + 1, o->at, o->sink);
-        if (r < 0)
-            return r;
-    }
-    return 0;
-}
-
 static int write_toc(int fd, const char *path, struct pack_toc *t, uint64_t at)
 {
     struct pack_header h = { .version = PACK_VERSION, .complete = 1, .toc_offset = at };
@@ -141,8 +116,9 @@ free_toc:
 }
 
 static int write_file(const char *path, struct source *src, struct pack_toc *t, uint64_t end,
-                      struct pack_out *o)
+                      uint64_t total)
 {
+    struct pack_sink *sink = NULL;
     struct pack_part p;
     uint64_t begin;
     int r = pack_part_open(path, t, end, &p);
@@ -150,16 +126,14 @@ static int write_file(const char *path, struct source *src, struct pack_toc *t, 
     if (r < 0)
         return r;
     begin = p.since > 0 ? p.since : sizeof(struct pack_header);
-    r = pack_sink_open(path, p.file.fd, begin, &o->sink);
+    r = pack_sink_open(path, p.file.fd, begin, &sink);
     if (r == 0)
-        r = write_weights(src, t, o, &p);
+        r = pack_line_run(path, src, t, &p, sink, total);
     if (r == 0)
-        r = pack_sink_flush(o->sink);
-    pack_sink_close(o->sink);
+        r = pack_sink_flush(sink);
+    pack_sink_close(sink);
     if (r == 0)
         r = write_toc(p.file.fd, path, t, end);
-    if (o->shown_ns > 0)
-        fprintf(stderr, "\r\033[K");
     if (r < 0) {
         pack_part_drop(&p);
         return r;
@@ -184,30 +158,19 @@ static void note_unused(void *arg, const char *name)
 static int write_locked(const char *path, const struct pack_spec *spec, struct source *src,
                         struct pack_toc *t)
 {
-    struct pack_out o = { .path = path, .start_ns = clock_ns(), .terminal = isatty(STDERR_FILENO) };
+    int64_t start_ns = clock_ns();
     struct unused unused = { 0 };
-    uint64_t end;
+    uint64_t end, total;
     double seconds;
-    int r = pack_lay_out(spec, src, t, &end, &o.total);
+    int r = pack_lay_out(spec, src, t, &end, &total);
 
     if (r == 0)
-        r = xxh3_open(&o.hash);
-    if (r < 0)
-        return r;
-    o.in = malloc(PACK_BLOCK);
-    o.out = malloc(PACK_BLOCK);
-    o.panel = malloc(PACK_PANEL);
-    r = o.in && o.out && o.panel ? write_file(path, src, t, end, &o)
-                                 : fail(-ENOMEM, "%s: no memory", path);
-    free(o.panel);
-    free(o.out);
-    free(o.in);
-    xxh3_close(o.hash);
+        r = write_file(path, src, t, end, total);
     if (r < 0)
         return r;
     src->ops->unused(src, note_unused, &unused);
-    seconds = (double)(clock_ns() - o.start_ns) / NS_PER_S;
-    log_info("%s: %zu weights, %.1f MB in %.1f s", path, t->n, (double)o.total / 1e6, seconds);
+    seconds = (double)(clock_ns() - start_ns) / NS_PER_S;
+    log_info("%s: %zu weights, %.1f MB in %.1f s", path, t->n, (double)total / 1e6, seconds);
     if (unused.n > 0)
         log_info("%s: %d tensors of the checkpoint are not used, first %s", path, unused.n,
                  unused.first);

@@ -14,6 +14,7 @@
 #include <stdint.h>
 
 #define TENSOR_RANK_MAX 8
+#define READ_ALIGN 4096 /* a read costs least where its buffer and its offset in the file agree modulo this */
 
 struct scheme;
 struct source;
@@ -36,7 +37,8 @@ struct source_ops {
      * that it is all or part of, 0 if unknown; only a source that makes its tensors up reads them,
      * and has none of unknown shape */
     int (*find)(struct source *s, const char *name, int64_t rows, int64_t cols, struct tensor *out);
-    /* read - `bytes` bytes from byte `at` of the tensor; -EIO names file, tensor and offset */
+    /* read - `bytes` bytes from byte `at` of the tensor; -EIO names file, tensor and offset. Several
+     * threads may read at once, and one of them find */
     int (*read)(struct source *s, const char *name, const struct tensor *t, uint64_t at, void *buf,
                 size_t bytes);
     /* unused - calls fn for every tensor that find was never asked for, in file order */

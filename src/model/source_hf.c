@@ -8,10 +8,12 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include "src/base/file.h"
@@ -22,9 +24,9 @@
 
 #define CONFIG_BYTES ((size_t)16 << 20)
 #define CONFIG_NESTING 64
-#define DIRECT_BYTES (256 << 10)
-#define STAGING_BYTES ((size_t)4 << 20)
-#define BLOCK_ALIGN 4096
+#define DIRECT_BYTES (64 << 10)
+#define STAGING_BYTES (((size_t)4 << 20) + 2 * READ_ALIGN) /* 4 MiB that begin anywhere */
+#define STAGINGS 4            /* readers at a time that go past the page cache */
 #define DROP_BYTES (64 << 10) /* reads of this size and above are dropped from the page cache */
 
 enum asked { NOT_LISTED, LISTED, ASKED };
@@ -46,7 +48,8 @@ struct source_hf {
     int n_shards;
     struct hf_entry *entry; /* by name */
     size_t n;
-    char *staging; /* STAGING_BYTES for reads past the page cache, NULL if there is no memory */
+    pthread_mutex_t lock;    /* staging */
+    char *staging[STAGINGS]; /* STAGING_BYTES each for reads past the page cache, in use: NULL */
 };
 
 static int by_name(const void *a, const void *b)
@@ -95,32 +98,96 @@ static int hf_find(struct source *s, const char *name, int64_t rows, int64_t col
     return 0;
 }
 
-/* Large reads go past the page cache: blocks that cover the range, then the range out of them. 1 if
- * this one cannot; what fails so is read, and told, in the usual way.
- */
-static int read_direct(struct source_hf *h, const struct hf_shard *shard, void *buf, size_t bytes,
-                       uint64_t offset)
+/* One that nobody uses, NULL if there is none. */
+static char *staging_take(struct source_hf *h)
 {
-    char *out = buf;
+    char *found = NULL;
 
-    if (shard->direct_fd < 0 || !h->staging || bytes < DIRECT_BYTES)
-        return 1;
+    pthread_mutex_lock(&h->lock);
+    for (int i = 0; i < STAGINGS && !found; i++) {
+        found = h->staging[i];
+        h->staging[i] = NULL;
+    }
+    pthread_mutex_unlock(&h->lock);
+    return found;
+}
+
+static void staging_drop(struct source_hf *h, char *staging)
+{
+    int i = 0;
+
+    pthread_mutex_lock(&h->lock);
+    while (h->staging[i])
+        i++;
+    h->staging[i] = staging;
+    pthread_mutex_unlock(&h->lock);
+}
+
+/* Blocks that cover the range, then the range out of them. */
+static int read_blocks(int fd, char *staging, char *out, size_t bytes, uint64_t offset)
+{
     while (bytes > 0) {
-        uint64_t from = offset / BLOCK_ALIGN * BLOCK_ALIGN;
+        uint64_t from = offset / READ_ALIGN * READ_ALIGN;
         size_t skip = (size_t)(offset - from), want = STAGING_BYTES - skip, covered;
         ssize_t n;
 
         want = want < bytes ? want : bytes;
-        covered = (skip + want + BLOCK_ALIGN - 1) / BLOCK_ALIGN * BLOCK_ALIGN;
-        n = pread(shard->direct_fd, h->staging, covered, (off_t)from);
+        covered = (skip + want + READ_ALIGN - 1) / READ_ALIGN * READ_ALIGN;
+        n = pread(fd, staging, covered, (off_t)from);
         if (n < (ssize_t)(skip + want))
             return 1;
-        memcpy(out, h->staging + skip, want);
+        memcpy(out, staging + skip, want);
         out += want;
         offset += want;
         bytes -= want;
     }
     return 0;
+}
+
+/* The same into a buffer that lies to its blocks as the range does to the file's: nothing is copied
+ * but the two blocks that the range begins and ends in. */
+static int read_in_place(int fd, char *staging, char *out, size_t bytes, uint64_t offset)
+{
+    size_t skip = (size_t)(offset % READ_ALIGN), head = skip ? READ_ALIGN - skip : 0;
+    size_t middle = (bytes - head) / READ_ALIGN * READ_ALIGN, tail = bytes - head - middle;
+    struct iovec part[3];
+    ssize_t want = (ssize_t)(skip + bytes), n;
+    int parts = 0;
+
+    if (head)
+        part[parts++] = (struct iovec){ staging, READ_ALIGN };
+    if (middle)
+        part[parts++] = (struct iovec){ out + head, middle };
+    if (tail)
+        part[parts++] = (struct iovec){ staging + READ_ALIGN, READ_ALIGN };
+    n = preadv(fd, part, parts, (off_t)(offset - skip));
+    if (n < want)
+        return 1;
+    memcpy(out, staging + skip, head);
+    memcpy(out + head + middle, staging + READ_ALIGN, tail);
+    return 0;
+}
+
+/* Large reads go past the page cache. 1 if this one cannot; what fails so is read, and told, in the
+ * usual way.
+ */
+static int read_direct(struct source_hf *h, const struct hf_shard *shard, void *buf, size_t bytes,
+                       uint64_t offset)
+{
+    char *staging;
+    int r;
+
+    if (shard->direct_fd < 0 || bytes < DIRECT_BYTES)
+        return 1;
+    staging = staging_take(h);
+    if (!staging)
+        return 1;
+    if (((uintptr_t)buf - offset) % READ_ALIGN == 0)
+        r = read_in_place(shard->direct_fd, staging, buf, bytes, offset);
+    else
+        r = read_blocks(shard->direct_fd, staging, buf, bytes, offset);
+    staging_drop(h, staging);
+    return r;
 }
 
 static int hf_read(struct source *s, const char *name, const struct tensor *t, uint64_t at,
@@ -166,7 +233,8 @@ static void hf_close(struct source *s)
     }
     free(h->shard);
     free(h->entry);
-    free(h->staging);
+    for (int i = 0; i < STAGINGS; i++)
+        free(h->staging[i]);
     free(h);
 }
 
@@ -324,7 +392,9 @@ int source_hf_open_with(const char *folder, const char *const *extra, int n_extr
         goto free_index;
     }
     h->base.ops = &hf_ops;
-    h->staging = aligned_alloc(BLOCK_ALIGN, STAGING_BYTES);
+    pthread_mutex_init(&h->lock, NULL);
+    for (int i = 0; i < STAGINGS; i++)
+        h->staging[i] = aligned_alloc(READ_ALIGN, STAGING_BYTES);
     r = read_config(folder, &h->base.quant);
     if (r == 0)
         r = open_shards(h, folder, &x, extra, n_extra);

@@ -13,7 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "src/model/pack_part.h"
+#include "src/model/pack_line.h"
 #include "tests/model/pack_rig.h"
 #include "tests/model/watch_source.h"
 
@@ -139,40 +139,30 @@ Test(pack_write, a_part_that_is_of_no_use_goes_and_nothing_else)
 /* What a run that is killed behind `n` weights leaves; `torn` bytes of the next note are there. */
 static void leave_part(const char *path, const struct pack_spec *spec, size_t n, size_t torn)
 {
-    struct pack_out o = { .path = path };
+    struct pack_sink *sink;
     struct source *src;
     struct pack_part p;
     struct pack_toc t;
-    uint64_t end;
+    uint64_t end, total;
+    size_t all;
 
     cr_assert(eq(int, source_synth_open(1, DTYPE_BF16, &src), 0));
     cr_assert(eq(int, pack_plan(spec, 1, &t), 0));
-    cr_assert(eq(int, pack_lay_out(spec, src, &t, &end, &o.total), 0));
+    cr_assert(eq(int, pack_lay_out(spec, src, &t, &end, &total), 0));
     cr_assert(eq(int, pack_part_open(path, &t, end, &p), 0));
-    cr_assert(eq(int, xxh3_open(&o.hash), 0));
-    o.in = malloc(PACK_BLOCK);
-    o.out = malloc(PACK_BLOCK);
-    cr_assert(eq(int, pack_sink_open(path, p.file.fd, sizeof(struct pack_header), &o.sink), 0));
-    for (size_t i = 0; i < n; i++) {
-        struct stored stored;
-        struct pack_feed feed = { .src = src, .stored = &stored };
-
-        cr_assert(eq(int, pack_find_stored(src, &t.weight[i], &stored), 0));
-        o.at = t.weight[i].offset;
-        cr_assert(eq(int, pack_stream(&o, &feed, &t.weight[i]), 0));
-        cr_assert(eq(int, pack_part_note(&p, &t, i + 1, o.at, o.sink), 0));
-        cr_expect(eq(ulong, p.noted, 0), "so little is not worth a sync");
-    }
-    cr_assert(eq(int, pack_part_note(&p, &t, n, (uint64_t)1 << 40, o.sink), 0));
+    cr_assert(eq(int, pack_sink_open(path, p.file.fd, sizeof(struct pack_header), &sink), 0));
+    all = t.n;
+    t.n = n;
+    cr_assert(eq(int, pack_line_run(path, src, &t, &p, sink, total), 0));
+    t.n = all;
+    cr_expect(eq(ulong, p.noted, 0), "so little is not worth a sync");
+    cr_assert(eq(int, pack_part_note(&p, &t, n, (uint64_t)1 << 40, sink), 0));
     cr_expect(eq(ulong, p.noted, n));
     cr_assert(pwrite(p.done_fd, "0123456789abcdef", torn, lseek(p.done_fd, 0, SEEK_END)) ==
               (ssize_t)torn);
     close(p.file.fd);
     close(p.done_fd);
-    pack_sink_close(o.sink);
-    free(o.in);
-    free(o.out);
-    xxh3_close(o.hash);
+    pack_sink_close(sink);
     pack_toc_free(&t);
     src->ops->close(src);
 }
