@@ -22,6 +22,7 @@ case ${1-} in
 esac
 
 setup_packages
+setup_machines
 dir=$(build_dir "$name")
 (build "$dir" true ${options[@]+"${options[@]}"}) || {
     printf '0 passed, 1 failed\n'

@@ -55,6 +55,29 @@ setup_packages()
         --no-install-recommends $missing && { apt-get -qq -y install --no-install-recommends $WISHED || true; }" >&2 || die 69 "apt-get could not install$missing"
 }
 
+# setup_machines - what the virtual machines of tests/rdma-vm are made of, if it can be had; without it those tests say
+# what is missing and are skipped.
+setup_machines()
+{
+    local p missing='' root=()
+
+    [ "$(uname -m)" = x86_64 ] && [ -e /etc/debian_version ] || return 0
+    for p in $("$ROOT/tests/rdma-vm/rdma-vm.sh" deps); do
+        [ "$(dpkg-query -W -f='${db:Status-Status}' "$p" 2>/dev/null)" = installed ] || missing="$missing $p"
+    done
+    if [ "$(id -u)" -ne 0 ]; then
+        command -v sudo >/dev/null || return 0
+        root=(sudo)
+    fi
+    # a list without the kernel is none, or an old one
+    if [ -n "$missing" ] || ! apt-cache depends linux-image-amd64 2>/dev/null | grep -q Depends; then
+        say "installing for the virtual machines of the RDMA tests:$missing"
+        # shellcheck disable=SC2086 # a list of words
+        "${root[@]}" env DEBIAN_FRONTEND=noninteractive sh -c "apt-get -qq update && apt-get -qq -y install \
+            --no-install-recommends $missing" >&2 || say "apt-get could not install$missing: RDMA tests are skipped"
+    fi
+}
+
 # build_dir NAME [PROGRAM] - a folder to build in that this user can write: in the checkout, else in
 # the cache. Somebody else's build in the checkout serves to run PROGRAM if no source is newer.
 build_dir()

@@ -1,0 +1,100 @@
+#!/usr/bin/env bash
+# test_rdma.sh - the RDMA link for real, in virtual machines with software RoCE: the contract of links, drafted decoding
+# with the same text as over tcp and loop, also while packets are lost, and how a rank ends that survives the other.
+#
+# test_rdma.sh PROGRAM CHECKOUT SCRATCH BUILD         one case of each kind; what check.sh runs
+# test_rdma.sh faults [REPETITIONS]                   every fault at every phase, 5 times each: takes long
+#
+# Skipped, with the reason, where the machines cannot be started.
+
+set -u
+repetitions=
+if [ "${1-}" = faults ]; then
+    root=$(dirname "$(dirname "$(dirname "$(realpath "$0")")")")
+    repetitions=${2-5}
+    set -- "$root/build/src/rank/tandem" "$root" "$root/build/tests/rdma-vm" "$root/build"
+fi
+here=$(dirname "$(realpath "$0")")
+# shellcheck source=tests/rank/lib.sh
+. "$here/../rank/lib.sh"
+BUILD=$4
+
+skip()
+{
+    echo "skipped: $*"
+    exit 77
+}
+
+ldd "$TANDEM" | grep -q libibverbs || skip 'this build is without RDMA (libibverbs-dev)'
+! ldd "$TANDEM" | grep -q libasan || skip 'a program with sanitizers is too slow for emulated machines'
+if [ "$(uname -m)" != x86_64 ] || [ ! -e /etc/debian_version ]; then
+    skip 'the virtual machines need Debian on x86-64'
+fi
+for tool in qemu-system-x86_64 busybox cpio depmod tc ibv_devinfo ib_write_lat rping xz; do
+    command -v "$tool" >/dev/null || skip "$tool is not installed: apt-get install $("$here/rdma-vm.sh" deps)"
+done
+"$here/rdma-vm.sh" image >"$WORK/image" 2>&1 || skip "no kernel for the virtual machines: $(tail -1 "$WORK/image")"
+
+TOKENS=16
+ask()
+{
+    "$TANDEM" generate "${BASE[@]}" --set ranks=2 --set threads=1 --set depth=2 --json --prompt 'Once upon a time' \
+        --temperature 0 --max-tokens "$TOKENS" "$@"
+}
+
+"$TANDEM" pack "$MODEL" "$WORK/packs" --ranks 2 2>"$WORK/err" || note_failure "no packs: $(cat "$WORK/err")"
+ask --set link=loop >"$WORK/loop" 2>"$WORK/err" || note_failure "loop: $(cat "$WORK/err")"
+secret_file "$WORK/secret"
+port=$(free_port)
+ask --set link=tcp --set "secret=$WORK/secret" --set "port=$port" --set rank=1 >/dev/null 2>&1 &
+ask --set link=tcp --set "secret=$WORK/secret" --set "port=$port" --set rank=0 >"$WORK/tcp" 2>"$WORK/err" ||
+    note_failure "tcp: $(cat "$WORK/err")"
+wait
+same 'text over tcp and over loop' "$(field ids "$WORK/tcp")" "$(field ids "$WORK/loop")"
+ids=$(field ids "$WORK/loop")
+
+# machines SECONDS OPTION... -- CASE... - boot, run the cases, count what they say
+machines()
+{
+    local limit=$1 options=() log=$WORK/vm
+
+    shift
+    while [ "$1" != -- ]; do
+        options+=("$1")
+        shift
+    done
+    shift
+    "$here/rdma-vm.sh" run -t "$limit" -m 768 ${options[@]+"${options[@]}"} -f "$TANDEM" -f "$BUILD/tests/rank/tandem_held" \
+        -f "$BUILD/tests/transport/rdma_pair" -f "$BUILD/tests/transport/test_link" -f "$BUILD/tests/transport/test_comm" \
+        -f "$BUILD/tests/rank/test_plan_box" -f "$WORK/packs=/test/packs" -f "$here/guest-cases" \
+        -- "export IDS='$ids' TOKENS=$TOKENS; sh guest-cases $(printf "'%s' " "$@")" >"$log" 2>&1
+    same "machines ${options[*]-}: exit code" 0 $?
+    grep -E 'ok:|FAILED:|rdma-vm:' "$log"
+    checks=$((checks + $(grep -c 'ok:' "$log")))
+    grep -q 'FAILED:' "$log" && note_failure "in the machines ${options[*]-}" && cat "$log"
+    return 0
+}
+
+if [ -z "$repetitions" ]; then
+    machines 400 -1 -- contract
+    machines 300 -- pair decode 'kill window 1' 'stop verify 0'
+    machines 400 -p -x 1 -- pair decode 'loss 2' 'kill window 0' 'down eth0 1' 'down eth1 0' 'die 1'
+    finish
+fi
+
+cases=()
+for ((i = 0; i < repetitions; i++)); do
+    for victim in 0 1; do
+        for phase in start idle prefill verify window shutdown; do
+            cases+=("kill $phase $victim" "stop $phase $victim")
+        done
+    done
+done
+machines 7200 -- "${cases[@]}"
+machines 7200 -p -- "${cases[@]}"
+for ((i = 0; i < repetitions; i++)); do
+    for victim in 0 1; do
+        machines 200 -p -x "$victim" -- "down eth0 $victim" "down eth1 $victim" "die $victim"
+    done
+done
+finish
