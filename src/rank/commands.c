@@ -41,6 +41,11 @@ static const struct command commands[] = {
         "Read round logs, rank<r>.jsonl or folders of them: tables here, and a page with plots.",
         OPT_OUT, 1, WORDS_MAX - 1 },
       cmd_report },
+    { { "preflight", "[FACTS...]",
+        "Print what this machine brings to a group; or, of files with that of every rank, a table "
+        "of them, a verdict, and what has to change. launch.sh preflight does both.",
+        OPT_CONFIG | OPT_GROUP, 0, WORDS_MAX },
+      cmd_preflight },
     { { "config", "", "Print every setting: key, default, meaning, value in force.",
         OPT_CONFIG | OPT_GET, 0 },
       cmd_config },

@@ -21,6 +21,7 @@ int cmd_detokenize(struct options *o);
 int cmd_pack(struct options *o);
 int cmd_inspect(struct options *o);
 int cmd_convert(struct options *o);
+int cmd_preflight(struct options *o);
 int cmd_config(struct options *o);
 int cmd_report(struct options *o);
 int cmd_demo(struct options *o);

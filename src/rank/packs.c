@@ -108,8 +108,8 @@ static int layout_of(const struct config *cfg, enum layout *out)
     return r;
 }
 
-static int from_cache(const struct config *cfg, enum layout layout, enum exit_step *step,
-                      char path[PATH_CAP])
+static int from_cache(const struct config *cfg, enum layout layout, bool make,
+                      enum exit_step *step, char path[PATH_CAP])
 {
     struct checkpoint_settings s = { .model = cfg->model,
                                      .rank = cfg->rank,
@@ -122,7 +122,7 @@ static int from_cache(const struct config *cfg, enum layout layout, enum exit_st
     if (r < 0)
         return r;
     r = sort_out(pack_cached(cfg->cache, &c.spec, NULL, path), step);
-    if (r == 1) {
+    if (r == 1 && make) {
         r = checkpoint_source(&c);
         if (r == 0)
             r = sort_out(pack_cached(cfg->cache, &c.spec, c.source, path), step);
@@ -188,7 +188,7 @@ int packs_tokenizer(const struct config *c, enum exit_step *step, struct tokeniz
     return r;
 }
 
-int packs_open(const struct config *c, enum exit_step *step, struct pack **out)
+static int open_pack(const struct config *c, bool make, enum exit_step *step, struct pack **out)
 {
     char path[PATH_CAP];
     enum layout layout = LAYOUT_CPU;
@@ -205,8 +205,8 @@ int packs_open(const struct config *c, enum exit_step *step, struct pack **out)
     if (holds(c->model, "rank0.pack"))
         r = packs_path(c->model, c->rank, path);
     else
-        r = from_cache(c, layout, step, path);
-    if (r < 0)
+        r = from_cache(c, layout, make, step, path);
+    if (r != 0)
         return r;
     r = pack_open(path, &p);
     if (r < 0)
@@ -221,4 +221,14 @@ int packs_open(const struct config *c, enum exit_step *step, struct pack **out)
     }
     *out = p;
     return 0;
+}
+
+int packs_open(const struct config *c, enum exit_step *step, struct pack **out)
+{
+    return open_pack(c, true, step, out);
+}
+
+int packs_find(const struct config *c, enum exit_step *step, struct pack **out)
+{
+    return open_pack(c, false, step, out);
 }

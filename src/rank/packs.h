@@ -57,6 +57,9 @@ int packs_path(const char *folder, int rank, char path[PATH_CAP]);
  *          *step as above */
 int packs_open(const struct config *c, enum exit_step *step, struct pack **out);
 
+/* packs_find - the same of a pack that is there already; outcome 1: it would have to be made. */
+int packs_find(const struct config *c, enum exit_step *step, struct pack **out);
+
 /* packs_tokenizer - the tokenizer of a checkpoint or pack folder; nothing is packed for it. Errors
  * as above. */
 int packs_tokenizer(const struct config *c, enum exit_step *step, struct tokenizer **out);
