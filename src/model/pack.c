@@ -343,10 +343,12 @@ static int read_columns(const char *path, const Toc__Weight *m, struct pack_weig
         return fail(-EINVAL, "%s: %s: rows of %zu hash columns, %lld are here", path, m->name,
                     m->n_column_rows, (long long)w->d.count);
     w->column_rows = calloc(m->n_column_rows + 1, sizeof(*w->column_rows));
-    if (!w->column_rows)
+    w->column_first = calloc(m->n_column_rows + 1, sizeof(*w->column_first));
+    if (!w->column_rows || !w->column_first)
         return fail(-ENOMEM, "%s: %s: no memory for %zu columns", path, m->name, m->n_column_rows);
     for (size_t i = 0; i < m->n_column_rows; i++) {
         w->column_rows[i] = m->column_rows[i];
+        w->column_first[i] = rows;
         if (m->column_rows[i] < 1 || __builtin_add_overflow(rows, m->column_rows[i], &rows) ||
             rows > w->d.rows)
             return fail(-EINVAL, "%s: %s: hash column %zu has %lld rows of %lld", path, m->name, i,
@@ -472,8 +474,10 @@ int pack_toc_decode(const char *path, const uint8_t *data, size_t bytes, uint64_
 
 void pack_toc_free(struct pack_toc *t)
 {
-    for (size_t i = 0; i < t->n; i++)
+    for (size_t i = 0; i < t->n; i++) {
         free(t->weight[i].column_rows);
+        free(t->weight[i].column_first);
+    }
     free(t->weight);
     for (int i = 0; i < t->n_blobs; i++) {
         free((char *)t->blob[i].name);

@@ -165,7 +165,6 @@ int pack_rows_fd(const struct pack *p, int table, int column, int *fd, uint64_t 
                  int64_t *rows)
 {
     const struct pack_weight *w;
-    uint64_t before = 0;
 
     if (table < 0 || table >= p->n_tables)
         return fail(-EINVAL, "%s: row table %d of %d", p->path, table, p->n_tables);
@@ -173,10 +172,8 @@ int pack_rows_fd(const struct pack *p, int table, int column, int *fd, uint64_t 
     if (column < 0 || column >= w->d.count)
         return fail(-EINVAL, "%s: %s: hash column %d of %lld here", p->path, w->d.name, column,
                     (long long)w->d.count);
-    for (int i = 0; i < column; i++)
-        before += (uint64_t)w->column_rows[i];
     *fd = p->fd;
-    *offset = w->offset + before * (uint64_t)pack_row_bytes(w);
+    *offset = w->offset + (uint64_t)w->column_first[column] * (uint64_t)pack_row_bytes(w);
     *rows = w->column_rows[column];
     return 0;
 }

@@ -34,7 +34,8 @@ struct pack_weight {
     struct quant q; /* of the share; EXL3 row tables use bits2 */
     uint64_t offset, bytes;
     uint8_t digest[XXH3_BYTES];
-    int64_t *column_rows; /* WEIGHT_ROWS: rows of each of the d.count columns; owned */
+    int64_t *column_rows;  /* WEIGHT_ROWS: rows of each of the d.count columns; owned */
+    int64_t *column_first; /* and of a pack that was read, those before each; owned */
 };
 
 struct pack_toc {

@@ -15,6 +15,7 @@
 #include "src/model/row_cache.h"
 #include "src/model/stored.h"
 
+#define LOOK_AHEAD 8
 #define BLOCK_WANTS 1024
 
 int row_asks_open(struct row_asks *a, const struct row_store_settings *s,
@@ -187,9 +188,24 @@ static int check(struct row_asks *a, const struct row_table *t, const int32_t *c
     off_t place = 0;
     int fd, r = 0;
 
-    for (int i = 0; i < n && r == 0; i++)
+    for (int i = 0; i < n && r == 0; i++) {
         r = locate(a, t, column[i], row[i], &fd, &place);
+        row_cache_hint(a->cache, (uint64_t)place, 0);
+    }
     return r == 0 ? reserve(a, n) : r;
+}
+
+/* Checked rows are looked up one after the other: memory works on those to come. */
+static void look_ahead(struct row_asks *a, const struct row_table *t, const int32_t *column,
+                       const int64_t *row, int i, int n)
+{
+    off_t place = 0;
+    int fd;
+
+    if (i + LOOK_AHEAD >= n)
+        return;
+    locate(a, t, column[i + LOOK_AHEAD], row[i + LOOK_AHEAD], &fd, &place);
+    row_cache_hint(a->cache, (uint64_t)place, 1);
 }
 
 static int grow(struct row_ticket *k, int n, size_t bytes)
@@ -237,6 +253,7 @@ int row_asks_add(struct row_asks *a, const struct row_table *t, int ticket, cons
         off_t place = 0;
         int fd = -1;
 
+        look_ahead(a, t, column, row, i, n);
         locate(a, t, column[i], row[i], &fd, &place);
         k->column[i] = column[i];
         k->want[i] = find(a, place);
@@ -274,6 +291,7 @@ int row_asks_warm(struct row_asks *a, const struct row_table *t, const int32_t *
         off_t place = 0;
         int fd = -1;
 
+        look_ahead(a, t, column, row, i, n);
         locate(a, t, column[i], row[i], &fd, &place);
         if (find(a, place) || row_cache_find(a->cache, (uint64_t)place))
             continue;

@@ -87,6 +87,8 @@ int row_cache_open(size_t bound, size_t row_bytes, uint64_t rows, struct row_cac
         free(c);
         return r;
     }
+    /* Look-ups are all over the index. Without large pages they are slower and nothing else. */
+    (void)madvise(map, c->bytes, MADV_HUGEPAGE);
     index = c->chains * sizeof(uint32_t);
     index = (index + sizeof(struct entry) - 1) / sizeof(struct entry) * sizeof(struct entry);
     c->chain = map;
@@ -118,6 +120,21 @@ static uint32_t find(const struct row_cache *c, uint64_t place)
         if (c->entry[i - 1].place == place)
             return i - 1;
     return NONE;
+}
+
+void row_cache_hint(const struct row_cache *c, uint64_t place, int step)
+{
+    uint32_t i;
+
+    if (c->slots == 0)
+        return;
+    if (step == 0) {
+        __builtin_prefetch(chain_of(c, place));
+        return;
+    }
+    i = *chain_of(c, place);
+    if (i != 0)
+        __builtin_prefetch(&c->entry[i - 1]);
 }
 
 const void *row_cache_find(struct row_cache *c, uint64_t place)

@@ -18,6 +18,10 @@ struct row_cache;
 int row_cache_open(size_t bound, size_t row_bytes, uint64_t rows, struct row_cache **out);
 void row_cache_close(struct row_cache *c);
 
+/* row_cache_hint - a look-up of this place comes soon: step 0 some time before it, step 1 between that
+ * and the look-up. Memory is read meanwhile. */
+void row_cache_hint(const struct row_cache *c, uint64_t place, int step);
+
 /* row_cache_find - the row's bytes until the next put; NULL if it is not here. */
 const void *row_cache_find(struct row_cache *c, uint64_t place);
 

@@ -314,7 +314,7 @@ static struct log_round small_round(const struct round_record *r)
     }
     split(&s, PART_PLAN, r->plan_ns, 0);
     split(&s, PART_STAGE, r->stage_ns, 0);
-    split(&s, PART_ROWS, r->engram_ns, 0);
+    split(&s, PART_ROWS, r->engram_ns + r->ahead_ns, 0);
     split(&s, PART_WINDOW, r->window_ns, r->window_wait_ns);
     split(&s, PART_CHOOSE, r->choose_ns, r->choose_wait_ns);
     split(&s, PART_INGEST, r->ingest_ns, 0);

@@ -189,13 +189,16 @@ static void warm(struct rounds *r, int slot)
     k->model->ops->warm(k->model, k->pool, k->rows, slot, tok, 0, n);
 }
 
-static void collect(struct rounds *r)
+/* What a pass proposed; the result is the time that asking for rows took. */
+static int64_t collect(struct rounds *r)
 {
     struct rank *k = r->k;
+    int64_t begin;
 
     if (r->pass.n == 0)
-        return;
+        return 0;
     k->drafter->ops->collect(k->drafter, &r->pass);
+    begin = clock_ns();
     for (int i = 0; i < r->pass.n; i++) {
         struct seat *s = &r->seat[r->pass.slot[i]];
 
@@ -206,6 +209,7 @@ static void collect(struct rounds *r)
         s->bad = r->pass.bad[i];
         warm(r, r->pass.slot[i]);
     }
+    return clock_ns() - begin;
 }
 
 /* ---- requests
@@ -673,7 +677,7 @@ int round_run(struct rounds *r, const struct plan_round *p, int64_t t_ns, int64_
         return err;
     slot_sync(k->pool, k->win);
     note_outcomes(r);
-    collect(r);
+    r->rec.ahead_ns = collect(r);
     x = comm_stats_take(k->comm);
     r->rec.exchanges = (int64_t)x.exchanges;
     r->rec.wait_ns = (int64_t)x.wait_ns;

@@ -221,6 +221,7 @@ static void put_phases(struct roundlog *l, const struct tally *t)
         { "window", t->stage_ns + t->engram_ns + t->window_ns + t->choose_ns },
         { "window.stage", t->stage_ns },
         { "window.engram", t->engram_ns },
+        { "ahead", t->ahead_ns },
         { "window.forward", t->window_ns },
         { "window.candidates", t->choose_ns },
         { "plan", t->plan_ns },

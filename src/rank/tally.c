@@ -16,6 +16,7 @@ const struct record_field record_fields[] = {
     { "draft_wait_ms", UNIT_MS, BOTH(draft_wait_ns) },
     { "ingest_ms", UNIT_MS, BOTH(ingest_ns) },
     { "commit_us", UNIT_US, BOTH(commit_ns) },
+    { "ahead_us", UNIT_US, BOTH(ahead_ns) },
     { "idle_ms", UNIT_MS, BOTH(idle_ns) },
     { "wall_ms", UNIT_MS, BOTH(wall_ns) },
     { "xn", UNIT_COUNT, BOTH(exchanges) },
@@ -80,7 +81,7 @@ static void add_first(struct tally *t, const struct round_slot *s)
 int64_t record_busy_ns(const struct round_record *r)
 {
     return r->plan_ns + r->stage_ns + r->engram_ns + r->window_ns + r->choose_ns + r->draft_ns +
-           r->draft_wait_ns + r->ingest_ns + r->commit_ns;
+           r->draft_wait_ns + r->ingest_ns + r->ahead_ns + r->commit_ns;
 }
 
 void tally_add(struct tally *t, const struct round_record *r)
