@@ -145,8 +145,8 @@ size_t plan_put_keep(const struct plan_keep *p, uint64_t *word)
 
 size_t plan_put_calibrate(const struct plan_calibrate *p, uint64_t *word)
 {
-    word[0] = (uint64_t)p->slot | at((uint64_t)p->rows, 8) | at(p->flags, 16);
-    return 1 + put_ids(p->tok, p->rows, word + 1);
+    word[0] = (uint64_t)p->slots | at((uint64_t)p->rows, 8) | at(p->flags, 16);
+    return 1;
 }
 
 size_t plan_put_slot(int slot, uint64_t *word)
@@ -434,12 +434,11 @@ int plan_get_calibrate(const struct plan_msg *m, const struct plan_bounds *b,
     struct plan_calibrate p = { 0 };
     uint64_t word = take_word(&t);
 
-    p.slot = take_slot(&t, word);
+    p.slots = take_bits(&t, word, 0, 8, 1, b->slots, "slots");
     p.flags = (unsigned)take_bits(&t, word, 16, 8, 0, CALIBRATE_PASS, "flags");
     p.rows = p.flags & CALIBRATE_PASS ? take_bits(&t, word, 8, 8, 0, 0, "rows")
                                       : take_bits(&t, word, 8, 8, 1, b->window_max, "rows");
     take_zero(&t, word, 24, 40);
-    take_ids(&t, p.tok, p.rows);
     if (take_end(&t) < 0)
         return t.r;
     *out = p;

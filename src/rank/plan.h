@@ -121,10 +121,9 @@ struct plan_clock {
         [RANKS_MAX]; /* and when it saw that rank r had read the CLOCK before; 0 for the first */
 };
 
-struct plan_calibrate {
-    int slot, rows;
+struct plan_calibrate { /* of slots 0 .. slots - 1 */
+    int slots, rows;    /* rows of each: of its prompt, behind what has run; 0 for a pass */
     unsigned flags;
-    int32_t tok[WINDOW_MAX];
 };
 
 /* plan_words - room for the longest message of these bounds. */

@@ -387,23 +387,43 @@ int round_release(struct rounds *r, int slot)
     return 0;
 }
 
+/* Rows of the slots' prompts behind what has run of them, or passes that begin there. */
+static int calibrated_window(struct rounds *r, const struct plan_calibrate *p)
+{
+    struct rank *k = r->k;
+
+    window_clear(k->win);
+    for (int slot = 0; slot < p->slots; slot++) {
+        const struct seat *s = &r->seat[slot];
+        int pos = k->pool->pos[slot];
+
+        if (!s->taken || s->open || pos + (p->rows ? p->rows : 1) > s->n)
+            return refuse(r, PLAN_CALIBRATE, slot, "%d rows at %d of a prompt of %d", p->rows, pos,
+                          s->taken ? s->n : 0);
+        if (p->rows && window_add(k->win, slot, s->prompt + pos, p->rows, 0) < 0)
+            return refuse(r, PLAN_CALIBRATE, slot, "%d rows", p->rows);
+        if (!p->rows)
+            slot_set_next(k->pool, k->q, slot, s->prompt[pos]);
+    }
+    k->win->head = true;
+    return 0;
+}
+
 int round_calibrate(struct rounds *r, const struct plan_calibrate *p, int64_t *ns)
 {
     struct rank *k = r->k;
-    struct plan_ask ask = { .slot = p->slot };
+    struct plan_ask ask[SLOTS_MAX];
     int64_t begin;
-    int err;
+    int err = calibrated_window(r, p);
 
-    if (!r->seat[p->slot].taken || r->seat[p->slot].open)
-        return refuse(r, PLAN_CALIBRATE, p->slot, "nothing to measure on");
+    if (err < 0)
+        return err;
+    for (int slot = 0; slot < p->slots; slot++)
+        ask[slot] = (struct plan_ask){ .slot = slot };
     begin = clock_ns();
     if (p->flags & CALIBRATE_PASS) {
-        propose(r, &ask, 1);
+        propose(r, ask, p->slots);
     } else {
-        window_clear(k->win);
-        if (window_add(k->win, p->slot, p->tok, p->rows, 0) < 0)
-            return refuse(r, PLAN_CALIBRATE, p->slot, "%d rows", p->rows);
-        k->win->head = true;
         err = stage(r);
         if (err < 0)
             return err;

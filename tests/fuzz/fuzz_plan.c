@@ -87,7 +87,7 @@ size_t fuzz_seed(int i, uint8_t out[FUZZ_INPUT_MAX])
                               .commits = 1,
                               .commit = {
                                   { .slot = 3, .keep = 1, .flags = COMMIT_STOPPED, .next = 2 } } };
-    struct plan_calibrate calibrate = { .slot = 0, .rows = 3, .tok = { 1, 2, 3 } };
+    struct plan_calibrate calibrate = { .slots = 2, .rows = 3 };
     uint64_t word[WORDS_MAX];
     size_t n;
 

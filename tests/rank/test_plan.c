@@ -160,7 +160,7 @@ Test(plan, the_other_orders_come_back_as_they_were)
     cr_assert(eq(int, plan_get_keep(&m, &bounds, &keep2), 0));
     cr_expect(memcmp(&keep, &keep2, sizeof(keep)) == 0);
 
-    struct plan_calibrate cal = { .slot = 0, .rows = 5, .tok = { 1, 2, 3, 4, 5 } }, cal2;
+    struct plan_calibrate cal = { .slots = 4, .rows = 5 }, cal2;
     m = message(PLAN_CALIBRATE, word, plan_put_calibrate(&cal, word));
     cr_assert(eq(int, plan_get_calibrate(&m, &bounds, &cal2), 0));
     cr_expect(memcmp(&cal, &cal2, sizeof(cal)) == 0);
@@ -235,7 +235,9 @@ static const struct bad_case bad[] = {
     { "the same slot twice", PLAN_KEEP, 2, 1 << 8, "slot again" },
     { "a time before any", PLAN_KEEP, 3, UINT64_MAX, "time" },
     { "a clock before any", PLAN_CLOCK, 0, UINT64_MAX, "time" },
-    { "rows of a pass", PLAN_CALIBRATE, 0, 3 << 8 | CALIBRATE_PASS << 16, "rows" },
+    { "rows of a pass", PLAN_CALIBRATE, 0, 1 | 3 << 8 | CALIBRATE_PASS << 16, "rows" },
+    { "a window of no slot", PLAN_CALIBRATE, 0, 1 << 8, "slots" },
+    { "more slots than there are", PLAN_CALIBRATE, 0, 5 | 1 << 8, "slots" },
     { "release of no slot", PLAN_RELEASE, 0, 4, "slot" },
     { "release with more", PLAN_RELEASE, 0, 1 << 8, "reserved" },
 };
@@ -260,7 +262,7 @@ static size_t good_words(int op, uint64_t *word)
     case PLAN_KEEP:
         return plan_put_keep(&(struct plan_keep){ 1, 2, { { 0, 1, 0, 5 }, { 1, 1, 0, 6 } } }, word);
     case PLAN_CALIBRATE:
-        return plan_put_calibrate(&(struct plan_calibrate){ .rows = 1 }, word);
+        return plan_put_calibrate(&(struct plan_calibrate){ .slots = 1, .rows = 1 }, word);
     case PLAN_CLOCK:
         return plan_put_clock(&(struct plan_clock){ .sent_ns = 9, .ranks = 2 }, word);
     default:
