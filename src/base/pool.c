@@ -26,6 +26,7 @@
 
 #include "src/base/clock.h"
 #include "src/base/log.h"
+#include "src/base/mapping.h"
 
 #define THREADS_MAX 256
 #define SPIN_NS (50 * NS_PER_US) /* a futex wake costs about as much as this */
@@ -132,7 +133,7 @@ static void stop_workers(struct pool *p, int started)
 
 int pool_open(int threads, struct pool **out)
 {
-    sigset_t all, old;
+    sigset_t old;
     struct pool *p;
     int r = 0, i;
 
@@ -149,8 +150,7 @@ int pool_open(int threads, struct pool **out)
         goto free_pool;
     }
     /* Signals are for the thread that waits for them, never for a worker. */
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &old);
+    mapping_block(&old);
     for (i = 1; i < threads && r == 0; i++) {
         p->workers[i].pool = p;
         p->workers[i].index = i;

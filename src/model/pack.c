@@ -10,13 +10,13 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "kernels/formats/exl3.h"
 #include "src/base/limits.h"
 #include "src/base/log.h"
+#include "src/base/mapping.h"
 #include "src/model/pack.pb-c.h"
 #include "src/model/pack_file.h"
 
@@ -542,16 +542,16 @@ static int map_file(struct pack *p)
     const struct pack_header *h;
     uint8_t digest[XXH3_BYTES];
     struct stat st;
-    void *map;
+    const void *map;
     int r;
 
     if (fstat(p->fd, &st) < 0)
         return fail(-errno, "%s: stat: %s", p->path, strerror(errno));
     if (!S_ISREG(st.st_mode) || st.st_size < (off_t)sizeof(*h))
         return fail(-EINVAL, "%s: not a pack", p->path);
-    map = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_SHARED, p->fd, 0);
-    if (map == MAP_FAILED)
-        return fail(-errno, "%s: map: %s", p->path, strerror(errno));
+    r = mapping_open(p->fd, (size_t)st.st_size, p->path, &map);
+    if (r < 0)
+        return fail(r, "%s: map: %s", p->path, strerror(-r));
     p->map = map;
     p->bytes = (size_t)st.st_size;
     h = map;
@@ -601,7 +601,7 @@ void pack_close(struct pack *p)
     free(p->by_name);
     pack_toc_free(&p->toc);
     if (p->map)
-        munmap((void *)p->map, p->bytes);
+        mapping_close(p->map, p->bytes);
     if (p->fd >= 0)
         close(p->fd);
     free(p->path);

@@ -18,6 +18,7 @@
 
 #define COSTS_BYTES ((size_t)64 << 10)
 #define KEY_BYTES 1024
+#define PROGRAM_BYTES ((size_t)1 << 30)
 #define NESTING 4
 
 /* Numbers 1 .. INT32_MAX, at least `least` and at most `most` of them, into out[1 ..]. The count, or
@@ -76,21 +77,39 @@ int costs_read(const char *path, struct cost_table *out)
     return r < 0 ? fail(r, "costs %s: %s", path, why) : 0;
 }
 
+/* The build that measures: another compiler or another kernel is another speed. */
+static int digest_program(uint8_t out[XXH3_BYTES])
+{
+    char *text;
+    size_t bytes;
+    int r = file_read("/proc/self/exe", PROGRAM_BYTES, &text, &bytes);
+
+    if (r < 0)
+        return r;
+    xxh3_of(text, bytes, out);
+    free(text);
+    return 0;
+}
+
 /* What a measurement depends on, and the file that is named after it. */
 static int place(const struct rank *k, char key[KEY_BYTES], char path[PATH_CAP])
 {
     const struct config *c = &k->cfg;
     char set[HEX_CAP(GROUP_DIGEST_BYTES)], hex[HEX_CAP(SHA256_BYTES)], name[64];
-    uint8_t digest[SHA256_BYTES];
-    int r;
+    char program[HEX_CAP(XXH3_BYTES)];
+    uint8_t digest[SHA256_BYTES], build[XXH3_BYTES];
+    int r = digest_program(build);
 
+    if (r < 0)
+        return r;
     snprintf(key, KEY_BYTES,
-             "version %s, set %s, ranks %d, link %s, threads %d, backend %s, slots %d, context %d, "
+             "build %s, set %s, ranks %d, link %s, threads %d, backend %s, slots %d, context %d, "
              "window_max %d, numerics %d, partials %d, experts %d, drafter %s%s",
-             TANDEM_VERSION, hex_format(pack_set_digest(k->pack), GROUP_DIGEST_BYTES, set),
-             c->ranks, c->ranks > 1 ? c->link : "none", config_threads(c), k->dev->ops->name,
-             k->bounds.slots, k->bounds.context, k->bounds.window_max, c->numerics, c->partials,
-             c->experts, k->drafter->ops->name, k->copies ? " and copies" : "");
+             hex_format(build, sizeof(build), program),
+             hex_format(pack_set_digest(k->pack), GROUP_DIGEST_BYTES, set), c->ranks,
+             c->ranks > 1 ? c->link : "none", config_threads(c), k->dev->ops->name, k->bounds.slots,
+             k->bounds.context, k->bounds.window_max, c->numerics, c->partials, c->experts,
+             k->drafter->ops->name, k->copies ? " and copies" : "");
     r = sha256_of(key, strlen(key), digest);
     if (r < 0)
         return r;

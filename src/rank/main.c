@@ -1,5 +1,6 @@
 /* main.c owns the process: the command's name, its options, its exit code. */
 #include "src/base/log.h"
+#include "src/base/mapping.h"
 #include "src/rank/commands.h"
 #include "src/rank/exit_code.h"
 
@@ -31,6 +32,7 @@ int main(int argc, char **argv)
     const struct command *c = command_find(name);
     int code = CODE_DONE;
 
+    mapping_guard(CODE_DATA);
     if (c)
         code = run(c, argc - 1, argv + 1);
     else if (strcmp(name, "--version") == 0)

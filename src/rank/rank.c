@@ -51,6 +51,19 @@ static void on_expired(void *arg, const char *what)
         watch_end(k->watch, CODE_GROUP, what);
 }
 
+/* A pack that was cut off while it is in use: no thread that reads it comes back. */
+static void on_lost(void *arg, const char *what)
+{
+    struct rank *k = (struct rank *)arg;
+
+    if (k->group) {
+        group_fail(k->group, -EIO, "rank %d: %s", k->cfg.rank, what);
+        return;
+    }
+    fail(-EIO, "%s", what);
+    watch_end(k->watch, k->joined ? CODE_GROUP : CODE_DATA, what);
+}
+
 static void on_no_group(void *arg, int r)
 {
     watch_end(((const struct rank *)arg)->watch, group_exit_code(r), "the ranks do not meet");
@@ -99,6 +112,7 @@ int rank_open(const struct config *cfg, struct drain *drain, struct group_hub *h
                                              .limit_ms = k->cfg.round_limit_ms,
                                              .grace_ms = k->cfg.grace_ms,
                                              .expired = on_expired,
+                                             .lost = on_lost,
                                              .arg = k },
                    &k->watch);
     if (r < 0)

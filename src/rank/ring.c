@@ -3,6 +3,7 @@
 
 #include "src/base/clock.h"
 #include "src/base/log.h"
+#include "src/base/mapping.h"
 
 #include <pthread.h>
 #include <semaphore.h>
@@ -55,7 +56,7 @@ static void *take(void *arg)
 int ring_open(size_t unit_bytes, size_t units, ring_fn *fn, void *arg, struct ring **out)
 {
     struct ring *r = aligned_alloc(64, (sizeof(*r) + 63) / 64 * 64);
-    sigset_t all, old;
+    sigset_t old;
     int err;
 
     if (!r)
@@ -71,8 +72,7 @@ int ring_open(size_t unit_bytes, size_t units, ring_fn *fn, void *arg, struct ri
         return fail(-ENOMEM, "ring: no memory for %zu units of %zu bytes", units, unit_bytes);
     }
     sem_init(&r->news, 0, 0);
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &old);
+    mapping_block(&old);
     err = pthread_create(&r->thread, NULL, take, r);
     pthread_sigmask(SIG_SETMASK, &old, NULL);
     if (err) {

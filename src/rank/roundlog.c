@@ -282,7 +282,7 @@ static void take_records(void *arg, const void *data, size_t n)
 
 static int open_files(struct roundlog *l, const char *folder)
 {
-    char name[32];
+    char name[32], old[PATH_CAP + 8];
     int r = make_dirs(folder, 0777);
 
     snprintf(name, sizeof(name), "rank%d.jsonl", l->rank);
@@ -293,6 +293,9 @@ static int open_files(struct roundlog *l, const char *folder)
         r = path_join(l->phases, sizeof(l->phases), folder, name);
     if (r < 0)
         return r;
+    snprintf(old, sizeof(old), "%s.old", l->path);
+    if (rename(l->path, old) < 0 && errno != ENOENT)
+        return fail(-errno, "log %s: %s", l->path, strerror(errno));
     l->file = fopen(l->path, "we");
     return l->file ? 0 : fail(-errno, "log %s: %s", l->path, strerror(errno));
 }

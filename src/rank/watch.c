@@ -3,6 +3,7 @@
 
 #include "src/base/clock.h"
 #include "src/base/log.h"
+#include "src/base/mapping.h"
 #include "src/base/stacks.h"
 
 #include <errno.h>
@@ -76,6 +77,12 @@ static void *watch_thread(void *arg)
 
         if (w->end_ns != 0 && now >= w->end_ns)
             end_process(w);
+        if (mapping_lost(what, sizeof(what))) {
+            pthread_mutex_unlock(&w->lock);
+            w->s.lost(w->s.arg, what);
+            pthread_mutex_lock(&w->lock);
+            continue;
+        }
         if (!said && too_long(w, what, sizeof(what))) {
             said = true;
             pthread_mutex_unlock(&w->lock);
@@ -111,6 +118,7 @@ int watch_open(const struct watch_settings *s, struct watch **out)
         free(w);
         return fail(-r, "watch: thread: %s", strerror(r));
     }
+    mapping_watch(true);
     *out = w;
     return 0;
 }
@@ -150,6 +158,7 @@ void watch_close(struct watch *w)
         pthread_detach(w->thread);
         return;
     }
+    mapping_watch(false);
     pthread_join(w->thread, NULL);
     pthread_cond_destroy(&w->turn);
     pthread_mutex_destroy(&w->lock);

@@ -2,6 +2,7 @@
  *
  *   an order runs longer than limit_ms    where it is and the stacks of all threads go to the log;
  *                                         expired() makes it the group's failure
+ *   a page of a mapped file is missing    lost() makes it the group's failure (mapping.h)
  *   watch_end                             the process leaves with the code after grace_ms, whatever
  *                                         the other threads do; requests that nobody has answered by
  *                                         then are answered first
@@ -20,6 +21,8 @@ struct watch_settings {
     int rank, limit_ms, grace_ms;
     /* expired - the order that `what` describes has taken too long; on the watch's thread, once */
     void (*expired)(void *arg, const char *what);
+    /* lost - a thread of this process waits for ever for what `what` says; on the watch's thread, once */
+    void (*lost)(void *arg, const char *what);
     void *arg;
 };
 

@@ -32,9 +32,12 @@ static void quiet(void *arg, enum log_level level, const char *line)
 static struct watch *open_watch(struct seen *s, const struct progress *p, int limit_ms,
                                 int grace_ms)
 {
-    struct watch_settings set = {
-        .progress = p, .limit_ms = limit_ms, .grace_ms = grace_ms, .expired = note, .arg = s
-    };
+    struct watch_settings set = { .progress = p,
+                                  .limit_ms = limit_ms,
+                                  .grace_ms = grace_ms,
+                                  .expired = note,
+                                  .lost = note,
+                                  .arg = s };
 
     log_sink(quiet, NULL);
     cr_assert(eq(int, watch_open(&set, &s->w), 0));
