@@ -130,15 +130,16 @@ static_assert(sizeof(struct logprobs) == 256, "logprobs is shared with devices")
 
 /* ---- window and embedding ---------------------------------------------------------------------------- */
 
-/* stage - expand segments to rows: info[first + i] = { slot, head[slot].pos + i, tok[first + i], first }.
- * note     tok -1 is the slot's pending token, head[slot].next: drafters start from it on the device
+/* stage - expand segments to rows: info[first + i] = { slot, head[slot].pos + ahead + i, tok[first + i], first }.
+ * note     tok -1 is the slot's pending token, head[slot].next: drafters start from it on the device; ahead is
+ *          how far a chain of drafts has come
  * tol 0 */
 struct stage_args {
     const struct segment *seg;    /* [segs] */
     const struct slot_head *head; /* [slots] */
     const int32_t *tok;           /* [R] */
     struct row_info *info;        /* [R] out */
-    int segs;
+    int segs, ahead;
 };
 
 /* embed - y[r][c] = table[info[r].tok] for each of `copies` streams c.
@@ -232,6 +233,15 @@ struct row_put_args {
     struct state_view view;
     const struct row_info *info;
     int rows, ratio, ldx, col0, width;
+};
+
+/* row_get - y[r] = row (pos + offset) of the row's slot; zeros if there is no such row yet.
+ * shapes   y [rows][view.cols]          errors   -EINVAL a codec but f32          tol 0 */
+struct row_get_args {
+    struct state_view view;
+    const struct row_info *info;
+    float *y;
+    int rows, offset;
 };
 
 /* pool - compressor of a group of `ratio` tokens: for a row that ends a group,
@@ -353,10 +363,13 @@ static inline size_t attend_scratch(int dim, int span, int block, int topk)
 
 /* attend_gqa - plain causal attention over all positions <= pos; query head h reads kv head
  * h / (heads / kv_heads).
- * shapes   q, o [rows][heads][dim]; k, v: f32 rows of kv_heads * dim; scratch [workers][k.cap]          tol 1e-5 */
+ * shapes   q, o [rows][heads][dim]; k, v: f32 rows of kv_heads * dim; scratch [workers][k.cap]
+ * note     rows before head[slot].floor are not read if `head` is given, but the row itself always is
+ * tol 1e-5 */
 struct attend_gqa_args {
     const float *q;
     struct state_view k, v;
+    const struct slot_head *head;
     const struct row_info *info;
     float *o, *scratch;
     int rows, heads, kv_heads, dim;
@@ -570,6 +583,8 @@ struct commit_args {
  * Ties go to the lower id; sampled slots apply their sampler to the candidates (their mass is the whole).
  * From a row with a NaN or without a candidate on, the block gets draft -1, conf NaN and padding in z: a bad
  * proposal is no error.
+ * A chain without tables (embed and head NULL) has no terms and no confidences: each block's draft i is the
+ * keyed pick from its candidates, conf 0.
  * shapes   cand [ranks][rows][k]; rows = segs * block; h [rows][dim]; embed, head tables [vocab][rank];
  *          proj [dim + rank] f32; draft, conf [rows]; z, if not NULL, [rows][ranks * k] refined candidates
  * tol 1e-5, drafts equal unless within it */
@@ -598,6 +613,7 @@ struct markov_args {
     OP(rope)                                                                                       \
     OP(requant)                                                                                    \
     OP(row_put)                                                                                    \
+    OP(row_get)                                                                                    \
     OP(pool)                                                                                       \
     OP(hc_mix)                                                                                     \
     OP(hc_collapse)                                                                                \

@@ -214,6 +214,7 @@ template <int PIECES> __global__ static void gqa_heads(struct attend_gqa_args a)
         o_of[WARPS][PIECES * CUDA_WARP];
     int r = (int)blockIdx.x, h = (int)blockIdx.y, t = (int)threadIdx.x, dim = a.dim;
     int lane = t % CUDA_WARP, warp = t / CUDA_WARP, n = a.info[r].pos + 1, slot = a.info[r].slot;
+    int first = a.head ? min(a.head[slot].floor, n - 1) : 0;
     int kv = h / (a.heads / a.kv_heads) * dim;
     size_t at = ((size_t)r * (size_t)a.heads + (size_t)h) * (size_t)dim;
     float most = -INFINITY, total = 0, acc[PIECES] = {};
@@ -221,7 +222,7 @@ template <int PIECES> __global__ static void gqa_heads(struct attend_gqa_args a)
     for (int c = t; c < dim; c += THREADS)
         x[c] = a.q[at + (size_t)c];
     __syncthreads();
-    for (int j = warp; j < n; j += WARPS) {
+    for (int j = first + warp; j < n; j += WARPS) {
         float l = gqa_dot(x, state_f32(a.k, slot, j) + kv, dim) * a.scale;
 
         most = l > most ? l : most;
@@ -231,7 +232,7 @@ template <int PIECES> __global__ static void gqa_heads(struct attend_gqa_args a)
     __syncthreads();
     for (int w = 0; w < WARPS; w++)
         most = most_of[w] > most ? most_of[w] : most;
-    for (int j = warp; j < n; j += WARPS) {
+    for (int j = first + warp; j < n; j += WARPS) {
         const float *value = state_f32(a.v, slot, j) + kv;
         float l = gqa_dot(x, state_f32(a.k, slot, j) + kv, dim) * a.scale, e = expf(l - most);
 

@@ -68,6 +68,8 @@ __device__ static float confidence(const struct chain &x, int r, struct chain_ro
     const float *h = a.h + (size_t)r * (size_t)a.dim;
     float sum = 0;
 
+    if (x.embed.cols == 0)
+        return 0;
     for (int c = threadIdx.x; c < a.dim; c += THREADS)
         sum = fmaf(a.proj[c], h[c], sum);
     for (int k = threadIdx.x; k < x.embed.cols; k += THREADS)
@@ -133,7 +135,7 @@ __global__ static void markov_chains(struct chain x)
                          none = { -INFINITY, -1 };
         int32_t before = m.before, draft = -1;
         float conf = NAN;
-        bool lives = before >= 0 && before < x.embed.rows;
+        bool lives = before >= 0 && (before < x.embed.rows || x.embed.cols == 0);
 
         for (int k = threadIdx.x; lives && k < x.embed.cols; k += THREADS)
             m.prev[k] = stored_value(x.embed.dtype, x.embed.data,
@@ -171,11 +173,15 @@ extern "C" cudaError_t cuda_markov_limits(int shared_max)
 
 extern "C" void cuda_markov(struct queue *q, const struct markov_args *a)
 {
-    struct chain x = { *a, *a->embed, *a->head, a->ranks * a->k, 0 };
+    struct chain x = { *a, {}, {}, a->ranks * a->k, 0 };
     size_t shared, most;
 
     if (queue_skips(q, a->rows))
         return;
+    if (a->embed)
+        x.embed = *a->embed;
+    if (a->head)
+        x.head = *a->head;
     if (a->ranks < 1 || a->ranks > RANKS_MAX || a->k < 1 || a->k > TOPK_MAX || a->block < 1 ||
         a->rows % a->block != 0 || x.embed.cols > RANK_MAX || x.head.cols != x.embed.cols) {
         queue_fail(q, -EINVAL,

@@ -70,6 +70,30 @@ __global__ static void put_rows(struct row_put_args a)
     }
 }
 
+// A block a row.
+__global__ static void get_rows(struct row_get_args a)
+{
+    struct row_info info = a.info[blockIdx.x];
+    int pos = info.pos + a.offset;
+    float *y = a.y + (size_t)blockIdx.x * (size_t)a.view.cols;
+    const float *row = pos < 0 ? NULL : state_f32(a.view, info.slot, pos);
+
+    for (int c = threadIdx.x; c < a.view.cols; c += THREADS)
+        y[c] = row ? row[c] : 0;
+}
+
+extern "C" void cuda_row_get(struct queue *q, const struct row_get_args *a)
+{
+    if (queue_skips(q, a->rows))
+        return;
+    if (a->view.codec != CODEC_F32) {
+        queue_fail(q, -EINVAL, "row_get: rows of codec %d", a->view.codec);
+        return;
+    }
+    get_rows<<<a->rows, THREADS, 0, cuda_stream(q)>>>(*a);
+    queue_note(q, "row_get");
+}
+
 extern "C" void cuda_row_put(struct queue *q, const struct row_put_args *a)
 {
     struct row_put_args b = *a;

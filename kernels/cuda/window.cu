@@ -11,7 +11,7 @@ __global__ static void stage_segments(struct stage_args a)
 
     for (int i = threadIdx.x; i < g.len; i += THREADS) {
         int tok = a.tok[g.first + i];
-        struct row_info info = { g.slot, h.pos + i, tok < 0 ? h.next : tok, g.first };
+        struct row_info info = { g.slot, h.pos + a.ahead + i, tok < 0 ? h.next : tok, g.first };
 
         a.info[g.first + i] = info;
     }

@@ -236,13 +236,16 @@ void ref_attend(struct queue *q, const struct attend_args *a)
 static void gqa_head(const struct attend_gqa_args *a, int r, int h, float *prob)
 {
     const struct row_info *i = &a->info[r];
-    int kv = h / (a->heads / a->kv_heads) * a->dim, n = i->pos + 1;
+    int kv = h / (a->heads / a->kv_heads) * a->dim;
+    int first = a->head ? a->head[i->slot].floor : 0, n;
     size_t at = ((size_t)r * (size_t)a->heads + (size_t)h) * (size_t)a->dim;
     const float *x = a->q + at;
     float *o = a->o + at, most = -INFINITY, total;
 
+    first = first < i->pos ? first : i->pos;
+    n = i->pos + 1 - first;
     for (int j = 0; j < n; j++) {
-        const float *key = state_f32(&a->k, i->slot, j) + kv;
+        const float *key = state_f32(&a->k, i->slot, first + j) + kv;
         float sum = 0;
 
         for (int c = 0; c < a->dim; c++)
@@ -255,7 +258,7 @@ static void gqa_head(const struct attend_gqa_args *a, int r, int h, float *prob)
         round_values(prob, n);
     memset(o, 0, (size_t)a->dim * sizeof(*o));
     for (int j = 0; j < n; j++) {
-        const float *value = state_f32(&a->v, i->slot, j) + kv;
+        const float *value = state_f32(&a->v, i->slot, first + j) + kv;
 
         for (int c = 0; c < a->dim; c++)
             o[c] += prob[j] * value[c];

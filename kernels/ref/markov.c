@@ -47,10 +47,10 @@ static int refine(const struct markov_args *a, int r, const float *prev, struct 
             at[n] = c;
             id[n++] = out[c].id;
         }
-        if (n > 0)
+        if (n > 0 && a->head)
             markov_terms(a, id, n, prev, terms);
         for (int j = 0; j < n; j++) {
-            out[at[j]].z += terms[j];
+            out[at[j]].z += a->head ? terms[j] : 0;
             if (!(fabsf(out[at[j]].z) < INFINITY))
                 return -1;
         }
@@ -85,6 +85,8 @@ static float confidence(const struct markov_args *a, int r, const float *prev)
     const float *h = a->h + (size_t)r * (size_t)a->dim;
     float sum = 0;
 
+    if (!a->embed)
+        return 0;
     for (int c = 0; c < a->dim; c++)
         sum += a->proj[c] * h[c];
     for (int k = 0; k < a->embed->cols; k++)
@@ -107,7 +109,7 @@ static void markov_row(const struct markov_args *a, int r, int pos, int32_t befo
     float prev[MARKOV_RANK_MAX];
     struct candidate cand[MARKOV_CANDS_MAX];
 
-    if (before >= 0)
+    if (before >= 0 && a->embed)
         ref_table_row(a->embed, before, prev);
     if (before < 0 || refine(a, r, prev, cand) <= 0) {
         markov_none(a, r, cand);
@@ -122,14 +124,16 @@ static void markov_row(const struct markov_args *a, int r, int pos, int32_t befo
 
 void ref_markov(struct queue *q, const struct markov_args *a)
 {
+    int rank = a->embed ? a->embed->cols : 0;
+
     if (q->err)
         return;
     if (a->ranks < 1 || a->ranks > RANKS_MAX || a->k < 1 || a->k > TOPK_MAX || a->block < 1 ||
-        a->rows % a->block != 0 || a->embed->cols > MARKOV_RANK_MAX ||
-        a->head->cols != a->embed->cols) {
+        a->rows % a->block != 0 || rank > MARKOV_RANK_MAX ||
+        (a->head ? a->head->cols : 0) != rank) {
         queue_fail(q, -EINVAL,
                    "markov: %d rows in blocks of %d, %d ranks of %d candidates, rank %d", a->rows,
-                   a->block, a->ranks, a->k, a->embed->cols);
+                   a->block, a->ranks, a->k, rank);
         return;
     }
     for (int first = 0; first < a->rows; first += a->block) {

@@ -97,6 +97,27 @@ SIMD static void pool_piece(const struct pool_args *a, int r, int c0, int n, flo
         y[c] = ref_round(sum[c], a->round);
 }
 
+void ref_row_get(struct queue *q, const struct row_get_args *a)
+{
+    size_t cols = (size_t)a->view.cols;
+
+    if (q->err)
+        return;
+    if (a->view.codec != CODEC_F32) {
+        queue_fail(q, -EINVAL, "row_get: rows of codec %d", a->view.codec);
+        return;
+    }
+    for (int r = 0; r < a->rows; r++) {
+        int pos = a->info[r].pos + a->offset;
+        float *y = a->y + (size_t)r * cols;
+
+        if (pos < 0)
+            memset(y, 0, cols * sizeof(*y));
+        else
+            memcpy(y, state_f32(&a->view, a->info[r].slot, pos), cols * sizeof(*y));
+    }
+}
+
 static void pool_row(const struct pool_args *a, int r)
 {
     float *y = a->y + (size_t)r * (size_t)a->cols;

@@ -15,7 +15,7 @@ void ref_stage(struct queue *q, const struct stage_args *a)
             int32_t tok = a->tok[g->first + i];
 
             a->info[g->first + i] = (struct row_info){ .slot = g->slot,
-                                                       .pos = a->head[g->slot].pos + i,
+                                                       .pos = a->head[g->slot].pos + a->ahead + i,
                                                        .tok = tok < 0 ? a->head[g->slot].next : tok,
                                                        .first = g->first };
         }

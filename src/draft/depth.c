@@ -115,6 +115,21 @@ int depth_choose(const double *q, int n, double lambda, const struct cost_table 
     return k;
 }
 
+int depth_chain(const double *q, int n, double lambda, int32_t cell_us, const struct cost_table *t)
+{
+    double survive = 1;
+    int k = 0;
+
+    for (; k < n; k++) {
+        double us = (double)cell_us + cost_window(t, 2 + k) - cost_window(t, 1 + k);
+
+        survive *= q[k];
+        if (!(survive > lambda * us))
+            break;
+    }
+    return k;
+}
+
 double depth_gain(const double *q, int n, double lambda, const struct cost_table *t)
 {
     double expect;

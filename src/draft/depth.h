@@ -54,6 +54,10 @@ double depth_lambda_last(const struct depth_history *h, const struct cost_table 
 int depth_choose(const double *q, int n, double lambda, const struct cost_table *t, double *E,
                  int32_t *us);
 
+/* depth_chain - cells worth running for a drafter whose every draft costs a pass of its own, before any
+ * is drafted: up to the first whose chance is worth less than its cell and its row. */
+int depth_chain(const double *q, int n, double lambda, int32_t cell_us, const struct cost_table *t);
+
 /* depth_gain - what the best depth earns over verifying nothing: max of the surplus, less that of 0. */
 double depth_gain(const double *q, int n, double lambda, const struct cost_table *t);
 

@@ -13,8 +13,8 @@ static const struct {
     const struct drafter_ops *ops;
     bool in_auto;
 } drafters[] = {
-    { &draft_dspark, true },  { &draft_none, true },    { &draft_ngram, false },
-    { &draft_oracle, false }, { &draft_random, false },
+    { &draft_dspark, true }, { &draft_mtp, true },     { &draft_none, true },
+    { &draft_ngram, false }, { &draft_oracle, false }, { &draft_random, false },
 };
 
 #define DRAFTERS (sizeof(drafters) / sizeof(drafters[0]))

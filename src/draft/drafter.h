@@ -34,9 +34,10 @@ enum drafter_cap {
 struct proposal {
     int n;
     int slot[SLOTS_MAX];
-    int32_t anchor[SLOTS_MAX];            /* pending tokens, for drafters without DRAFTER_DEVICE */
-    int len[SLOTS_MAX];                   /* drafts proposed, 0 .. block */
-    bool bad[SLOTS_MAX];                  /* the pass had a number that is not finite */
+    int most;                  /* drafts of a chain, the same on all ranks; 0: the block */
+    int32_t anchor[SLOTS_MAX]; /* pending tokens, for drafters without DRAFTER_DEVICE */
+    int len[SLOTS_MAX];        /* drafts proposed, 0 .. block */
+    bool bad[SLOTS_MAX];       /* the pass had a number that is not finite */
     int32_t draft[SLOTS_MAX][WINDOW_MAX]; /* ids for positions pos + 1, pos + 2, ... */
     float conf[SLOTS_MAX][WINDOW_MAX];    /* chance of draft i if those before it are accepted */
 };

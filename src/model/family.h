@@ -64,6 +64,22 @@ struct family_ops {
     void (*close)(struct model *m);
 };
 
+/* What a next-token head (draft_mtp.c) needs of the model behind it: one more layer of the family's
+ * kind. Its states are positions like the model's own; rows before the slot's floor are not read. */
+struct mtp_ops {
+    int sites; /* exchanges of `layer` */
+    void (*states)(struct model *m, struct state_list *l);
+    /* weights - those of the layer, and the names of the head's own: "model.layers.2." */
+    void (*weights)(struct model *m, struct walk *w);
+    void (*prefix)(const struct model *m, char *out, size_t cap);
+    /* keys - what rows h [rows][dim] leave for later rows; layer - the same, and the layer's output in
+     * place of h. order: queue order; may be captured */
+    void (*keys)(struct model *m, struct exec *x, const struct slot_pool *p,
+                 const struct row_info *info, int rows, const float *h);
+    void (*layer)(struct model *m, struct exec *x, const struct slot_pool *p,
+                  const struct row_info *info, int rows, int site, float *h);
+};
+
 struct model {
     const struct family_ops *ops;
     bool cache_quant;
@@ -80,6 +96,8 @@ struct model {
     /* what drafters share with the model */
     const struct table *embed;
     const struct mat *head;
+    const struct mtp_ops *mtp; /* NULL: no next-token head; taps are the last hidden rows otherwise */
+    float eps;                 /* of its norms */
 };
 
 /* family_find - by the `model_type` (or architecture) of a config.json.

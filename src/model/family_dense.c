@@ -1,4 +1,5 @@
-/* family_dense.c is the plain pre-norm transformer with grouped queries: Llama and Qwen3 checkpoints. */
+/* family_dense.c is the plain pre-norm transformer with grouped queries: Llama and Qwen3 checkpoints,
+ * and those with one more such layer as a next-token head (`num_nextn_predict_layers`). */
 #include "src/model/family.h"
 
 #include "kernels/backend.h"
@@ -11,6 +12,7 @@
 #include <errno.h>
 #include <limits.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -28,12 +30,15 @@ struct dense_model {
     float eps;
     double theta;
     bool tied, head_norms;
+    int nextn; /* layers of a next-token head */
     struct table embed;
     struct mat head;
     const float *norm, *freq;
-    struct dense_layer *layer;
+    struct dense_layer *layer; /* [layers], then the next-token head's */
     struct device *dev;
 };
+
+static const struct mtp_ops dense_mtp;
 
 static struct dense_model *dense(struct model *m)
 {
@@ -71,7 +76,12 @@ static int read_shape(const struct json *c, struct dense_model *m)
         return r;
     m->kv_heads = m->heads;
     m->head_dim = b->dim / m->heads;
-    r = json_opt_int(c, "num_key_value_heads", 1, m->heads, &m->kv_heads);
+    r = json_opt_int(c, "num_nextn_predict_layers", 0, 64, &m->nextn);
+    if (r == 0 && m->nextn > 1)
+        r = fail(-EINVAL, "config: num_nextn_predict_layers %d is not supported, only 0 and 1",
+                 m->nextn);
+    if (r == 0)
+        r = json_opt_int(c, "num_key_value_heads", 1, m->heads, &m->kv_heads);
     if (r == 0)
         r = json_opt_int(c, "head_dim", 2, 4096, &m->head_dim);
     if (r == 0 && (m->heads % m->kv_heads || m->head_dim % 2))
@@ -140,13 +150,18 @@ static int dense_open(const struct json *config, bool cache_quant, struct model 
     if (r < 0)
         goto failed;
     m->head_norms = strcmp(type, "qwen3") == 0;
-    m->layer = calloc((size_t)m->base.layers, sizeof(*m->layer));
+    m->layer = calloc((size_t)(m->base.layers + m->nextn), sizeof(*m->layer));
     if (!m->layer) {
         r = fail(-ENOMEM, "dense: out of memory");
         goto failed;
     }
     m->base.embed = &m->embed;
     m->base.head = &m->head;
+    m->base.eps = m->eps;
+    if (m->nextn) {
+        m->base.mtp = &dense_mtp;
+        m->base.tap_cols = m->base.dim;
+    }
     r = family_dense.split(&m->base, 0, 1);
     if (r < 0)
         goto failed;
@@ -181,50 +196,59 @@ static int dense_derive(struct model *base, const struct tokenizer *t, struct pa
     return 1;
 }
 
+static void layer_states(const struct dense_model *m, struct dense_layer *l, struct state_list *s)
+{
+    int cols = m->kv_heads / m->base.ranks * m->head_dim;
+
+    l->k_state = state_add(s, STATE_ROWS, 1, CODEC_F32, cols);
+    l->v_state = state_add(s, STATE_ROWS, 1, CODEC_F32, cols);
+}
+
 static void dense_states(struct model *base, struct state_list *l)
 {
     struct dense_model *m = dense(base);
-    int cols = m->kv_heads / base->ranks * m->head_dim;
 
-    for (int i = 0; i < base->layers; i++) {
-        m->layer[i].k_state = state_add(l, STATE_ROWS, 1, CODEC_F32, cols);
-        m->layer[i].v_state = state_add(l, STATE_ROWS, 1, CODEC_F32, cols);
+    for (int i = 0; i < base->layers; i++)
+        layer_states(m, &m->layer[i], l);
+}
+
+static void layer_weights(const struct dense_model *m, struct dense_layer *l, struct walk *w, int i)
+{
+    int dim = m->base.dim, hd = m->head_dim;
+    int group = m->heads / m->kv_heads * hd; /* query rows that share a key head: never cut */
+    int kv = m->kv_heads * hd, q = m->heads * hd;
+
+#define ATTN "model.layers.%d.self_attn."
+#define MLP "model.layers.%d.mlp."
+    walk_vec(w, &l->attn_norm, dim, SHARD_NONE, 1, "model.layers.%d.input_layernorm.weight", i);
+    walk_vec(w, &l->mlp_norm, dim, SHARD_NONE, 1, "model.layers.%d.post_attention_layernorm.weight",
+             i);
+    walk_mat(w, &l->q, q, dim, SHARD_ROWS, group, ATTN "q_proj.weight", i);
+    walk_mat(w, &l->k, kv, dim, SHARD_ROWS, hd, ATTN "k_proj.weight", i);
+    walk_mat(w, &l->v, kv, dim, SHARD_ROWS, hd, ATTN "v_proj.weight", i);
+    walk_mat(w, &l->o, dim, q, SHARD_COLS, group, ATTN "o_proj.weight", i);
+    if (m->head_norms) {
+        walk_vec(w, &l->q_norm, hd, SHARD_NONE, 1, ATTN "q_norm.weight", i);
+        walk_vec(w, &l->k_norm, hd, SHARD_NONE, 1, ATTN "k_norm.weight", i);
     }
+    walk_mat(w, &l->gate, m->hidden, dim, SHARD_ROWS, 1, MLP "gate_proj.weight", i);
+    walk_mat(w, &l->up, m->hidden, dim, SHARD_ROWS, 1, MLP "up_proj.weight", i);
+    walk_mat(w, &l->down, dim, m->hidden, SHARD_COLS, 1, MLP "down_proj.weight", i);
+#undef ATTN
+#undef MLP
 }
 
 static void dense_weights(void *object, struct walk *w)
 {
     struct dense_model *m = object;
-    int dim = m->base.dim, hd = m->head_dim;
-    int group = m->heads / m->kv_heads * hd; /* query rows that share a key head: never cut */
+    int dim = m->base.dim;
 
     walk_table(w, &m->embed, m->base.vocab, dim, SHARD_NONE, "model.embed_tokens.weight");
     walk_vec(w, &m->norm, dim, SHARD_NONE, 1, "model.norm.weight");
     walk_mat(w, &m->head, m->base.vocab, dim, SHARD_ROWS, 1, "%s",
              m->tied ? "model.embed_tokens.weight#head" : "lm_head.weight");
-    for (int i = 0; i < m->base.layers; i++) {
-        struct dense_layer *l = &m->layer[i];
-        int kv = m->kv_heads * hd, q = m->heads * hd;
-
-#define ATTN "model.layers.%d.self_attn."
-#define MLP "model.layers.%d.mlp."
-        walk_vec(w, &l->attn_norm, dim, SHARD_NONE, 1, "model.layers.%d.input_layernorm.weight", i);
-        walk_vec(w, &l->mlp_norm, dim, SHARD_NONE, 1,
-                 "model.layers.%d.post_attention_layernorm.weight", i);
-        walk_mat(w, &l->q, q, dim, SHARD_ROWS, group, ATTN "q_proj.weight", i);
-        walk_mat(w, &l->k, kv, dim, SHARD_ROWS, hd, ATTN "k_proj.weight", i);
-        walk_mat(w, &l->v, kv, dim, SHARD_ROWS, hd, ATTN "v_proj.weight", i);
-        walk_mat(w, &l->o, dim, q, SHARD_COLS, group, ATTN "o_proj.weight", i);
-        if (m->head_norms) {
-            walk_vec(w, &l->q_norm, hd, SHARD_NONE, 1, ATTN "q_norm.weight", i);
-            walk_vec(w, &l->k_norm, hd, SHARD_NONE, 1, ATTN "k_norm.weight", i);
-        }
-        walk_mat(w, &l->gate, m->hidden, dim, SHARD_ROWS, 1, MLP "gate_proj.weight", i);
-        walk_mat(w, &l->up, m->hidden, dim, SHARD_ROWS, 1, MLP "up_proj.weight", i);
-        walk_mat(w, &l->down, dim, m->hidden, SHARD_COLS, 1, MLP "down_proj.weight", i);
-#undef ATTN
-#undef MLP
-    }
+    for (int i = 0; i < m->base.layers; i++)
+        layer_weights(m, &m->layer[i], w, i);
 }
 
 static int dense_ready(struct model *base, struct device *d, const struct pack *p)
@@ -292,16 +316,23 @@ static void norm(const struct dense_model *m, struct exec *x, const float *in, c
                                                  .round = x->round });
 }
 
+/* The rows that a layer runs on. */
+struct dense_rows {
+    const struct row_info *info;
+    int n;
+    const struct slot_head *head; /* with floors, or NULL */
+};
+
 /* Norms each head if the model has such norms, then rotates it by its row's position. */
-static void heads(const struct dense_model *m, struct exec *x, const struct window *w,
+static void heads(const struct dense_model *m, struct exec *x, const struct dense_rows *r,
                   const float *weight, float *y, int n)
 {
     if (weight)
-        norm(m, x, y, weight, y, w->rows * n, m->head_dim);
+        norm(m, x, y, weight, y, r->n * n, m->head_dim);
     x->op->rope(x->q, &(struct rope_args){ .x = y,
                                            .freq = m->freq,
-                                           .info = w->info,
-                                           .rows = w->rows,
+                                           .info = r->info,
+                                           .rows = r->n,
                                            .heads = n,
                                            .cols = m->head_dim,
                                            .dims = m->head_dim,
@@ -309,35 +340,44 @@ static void heads(const struct dense_model *m, struct exec *x, const struct wind
                                            .round = x->round });
 }
 
-static void put(struct exec *x, const struct slot_pool *p, const struct window *w, int state,
+static void put(struct exec *x, const struct slot_pool *p, const struct dense_rows *r, int state,
                 const float *y)
 {
     x->op->row_put(x->q, &(struct row_put_args){
-                             .x = y, .view = p->view[state], .info = w->info, .rows = w->rows });
+                             .x = y, .view = p->view[state], .info = r->info, .rows = r->n });
+}
+
+/* Keys and values of normed rows n. */
+static void keys(const struct dense_model *m, const struct dense_layer *l, struct exec *x,
+                 const struct slot_pool *p, const struct dense_rows *r, const float *n)
+{
+    float *k = linear(x, &l->k, n, r->n, x->round);
+    float *v = linear(x, &l->v, n, r->n, x->round);
+
+    heads(m, x, r, l->k_norm, k, m->kv_heads / m->base.ranks);
+    put(x, p, r, l->k_state, k);
+    put(x, p, r, l->v_state, v);
 }
 
 static void attention(const struct dense_model *m, const struct dense_layer *l, struct exec *x,
-                      const struct slot_pool *p, const struct window *w, int site, float *h)
+                      const struct slot_pool *p, const struct dense_rows *r, int site, float *h)
 {
-    int dim = m->base.dim, rows = w->rows;
+    int dim = m->base.dim, rows = r->n;
     int kv_heads = m->kv_heads / m->base.ranks, q_heads = m->heads / m->base.ranks;
     float *n = arena_f32(x->tmp, (size_t)rows * (size_t)dim);
-    float *q, *k, *v, *o, *scratch;
+    float *q, *o, *scratch;
 
     norm(m, x, h, l->attn_norm, n, rows, dim);
     q = linear(x, &l->q, n, rows, x->round);
-    k = linear(x, &l->k, n, rows, x->round);
-    v = linear(x, &l->v, n, rows, x->round);
-    heads(m, x, w, l->q_norm, q, q_heads);
-    heads(m, x, w, l->k_norm, k, kv_heads);
-    put(x, p, w, l->k_state, k);
-    put(x, p, w, l->v_state, v);
+    heads(m, x, r, l->q_norm, q, q_heads);
+    keys(m, l, x, p, r, n);
     o = arena_f32(x->tmp, (size_t)rows * (size_t)l->q.rows);
     scratch = arena_f32(x->tmp, (size_t)x->workers * (size_t)p->view[l->k_state].cap);
     x->op->attend_gqa(x->q, &(struct attend_gqa_args){ .q = q,
                                                        .k = p->view[l->k_state],
                                                        .v = p->view[l->v_state],
-                                                       .info = w->info,
+                                                       .head = r->head,
+                                                       .info = r->info,
                                                        .o = o,
                                                        .scratch = scratch,
                                                        .rows = rows,
@@ -374,23 +414,37 @@ static void mlp(const struct dense_model *m, const struct dense_layer *l, struct
                &(struct add_args){ .x = n, .y = h, .rows = rows, .cols = dim, .round = x->round });
 }
 
+static void layer_forward(const struct dense_model *m, const struct dense_layer *l, struct exec *x,
+                          const struct slot_pool *p, const struct dense_rows *r, int site, float *h)
+{
+    size_t mark = arena_mark(x->tmp);
+
+    attention(m, l, x, p, r, site, h);
+    mlp(m, l, x, r->n, site + 1, h);
+    arena_reset(x->tmp, mark);
+}
+
 static void dense_forward(struct model *base, struct exec *x, const struct slot_pool *p,
                           struct window *w)
 {
     struct dense_model *m = dense(base);
     size_t mark = arena_mark(x->tmp);
     float *h = arena_f32(x->tmp, (size_t)w->rows * (size_t)base->dim);
+    struct dense_rows r = { .info = w->info, .n = w->rows };
 
     x->op->embed(x->q,
                  &(struct embed_args){
                      .table = &m->embed, .info = w->info, .y = h, .rows = w->rows, .copies = 1 });
-    for (int i = 0; i < base->layers; i++) {
-        size_t layer = arena_mark(x->tmp);
-
-        attention(m, &m->layer[i], x, p, w, 1 + 2 * i, h);
-        mlp(m, &m->layer[i], x, w->rows, 2 + 2 * i, h);
-        arena_reset(x->tmp, layer);
-    }
+    for (int i = 0; i < base->layers; i++)
+        layer_forward(m, &m->layer[i], x, p, &r, 1 + 2 * i, h);
+    if (base->tap_cols)
+        x->op->hc_mean(x->q, &(struct hc_mean_args){ .x = h,
+                                                     .y = w->taps,
+                                                     .rows = w->rows,
+                                                     .hc = 1,
+                                                     .dim = base->dim,
+                                                     .ldy = base->dim,
+                                                     .round = ROUND_NONE });
     if (w->head) {
         norm(m, x, h, m->norm, h, w->rows, base->dim);
         x->op->matmul(
@@ -398,6 +452,58 @@ static void dense_forward(struct model *base, struct exec *x, const struct slot_
     }
     arena_reset(x->tmp, mark);
 }
+
+/* ---- next-token head ------------------------------------------------------------------------- */
+
+static struct dense_layer *head_layer(struct model *base)
+{
+    return &dense(base)->layer[base->layers];
+}
+
+static void mtp_states(struct model *base, struct state_list *l)
+{
+    layer_states(dense(base), head_layer(base), l);
+}
+
+static void mtp_weights(struct model *base, struct walk *w)
+{
+    layer_weights(dense(base), head_layer(base), w, base->layers);
+}
+
+static void mtp_prefix(const struct model *base, char *out, size_t cap)
+{
+    snprintf(out, cap, "model.layers.%d.", base->layers);
+}
+
+static void mtp_keys(struct model *base, struct exec *x, const struct slot_pool *p,
+                     const struct row_info *info, int rows, const float *h)
+{
+    const struct dense_model *m = dense(base);
+    const struct dense_layer *l = head_layer(base);
+    size_t mark = arena_mark(x->tmp);
+    float *n = arena_f32(x->tmp, (size_t)rows * (size_t)base->dim);
+
+    norm(m, x, h, l->attn_norm, n, rows, base->dim);
+    keys(m, l, x, p, &(struct dense_rows){ .info = info, .n = rows }, n);
+    arena_reset(x->tmp, mark);
+}
+
+static void mtp_layer(struct model *base, struct exec *x, const struct slot_pool *p,
+                      const struct row_info *info, int rows, int site, float *h)
+{
+    struct dense_rows r = { .info = info, .n = rows, .head = p->head };
+
+    layer_forward(dense(base), head_layer(base), x, p, &r, site, h);
+}
+
+static const struct mtp_ops dense_mtp = {
+    .sites = 2,
+    .states = mtp_states,
+    .weights = mtp_weights,
+    .prefix = mtp_prefix,
+    .keys = mtp_keys,
+    .layer = mtp_layer,
+};
 
 const struct family_ops family_dense = {
     .name = "dense",

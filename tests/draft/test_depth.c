@@ -315,6 +315,18 @@ Test(depth, gain_is_the_surplus_of_drafting)
     cr_expect(eq(dbl, depth_gain(NULL, 0, lambda, &t), 0));
 }
 
+Test(depth, a_chain_grows_while_the_next_cell_pays)
+{
+    struct cost_table t = straight();
+    double lambda = 2.0 / 29950; /* a row costs 0.31 tokens, a cell of 1 ms 0.067 */
+    const double q[] = { .9, .8, .7, .6, .9 }, low[] = { .37, .9 };
+
+    cr_expect(eq(int, depth_chain(q, 5, lambda, 1000, &t), 3), "0.302 is below 0.377");
+    cr_expect(eq(int, depth_chain(q, 2, lambda, 1000, &t), 2));
+    cr_expect(eq(int, depth_chain(low, 2, lambda, 1000, &t), 0));
+    cr_expect(eq(int, depth_chain(low, 2, lambda, 100, &t), 2), "cheap cells");
+}
+
 Test(depth, poor_passes_are_skipped_and_then_probed)
 {
     struct pass_skip s = { 0 };

@@ -92,7 +92,9 @@ Test(drafter, opens_by_name_what_the_checkpoint_has)
         { "oracle", "oracle", NULL },
         { "random", "random", NULL },
         { "dspark", NULL, "the checkpoint has no dspark drafter" },
-        { "eagle", NULL, "eagle is not in this build, want one of auto, dspark, none, ngram, oracle, random" },
+        { "mtp", NULL, "the checkpoint has no mtp drafter" },
+        { "eagle", NULL,
+          "eagle is not in this build, want one of auto, dspark, mtp, none, ngram, oracle, random" },
         { "", NULL, "is not in this build" },
     };
 

@@ -334,3 +334,61 @@ Test(attend, grouped_queries_match_a_plain_reference)
             bed_close(&b);
         }
 }
+
+/* Rows before the floor are not there; a row above its own position still sees itself. */
+Test(attend, plain_attention_begins_at_the_floor)
+{
+    static const int floors[] = { 0, 3, 7, 9, 50 };
+    const int dim = 8, rows = 4, pos = 6;
+
+    for (size_t i = 0; i < COUNT(floors); i++) {
+        struct slot_head head[2] = { { .floor = 1 }, { .floor = floors[i] } };
+        struct attend_gqa_args a;
+        struct row_info info[4];
+        float *k, *v, *all;
+        struct bed b;
+
+        bed_open(&b, 1);
+        a = (struct attend_gqa_args){ .q = bed_f32(&b, (size_t)(rows * dim), 2),
+                                      .k = bed_state(&b, 2, 10, CODEC_F32, dim),
+                                      .v = bed_state(&b, 2, 10, CODEC_F32, dim),
+                                      .head = head,
+                                      .info = info,
+                                      .o = bed_zeros(&b, (size_t)(rows * dim)),
+                                      .scratch = bed_zeros(&b, 10),
+                                      .rows = rows,
+                                      .heads = 1,
+                                      .kv_heads = 1,
+                                      .dim = dim,
+                                      .scale = 0.5f };
+        k = bed_put(&b, &a.k, 1, 0, 10, 2);
+        v = bed_put(&b, &a.v, 1, 0, 10, 2);
+        bed_rows(info, 0, 1, pos, rows);
+        b.op->attend_gqa(b.q, &a);
+        for (int r = 0; r < rows; r++) {
+            int first = floors[i] < pos + r ? floors[i] : pos + r;
+            double sum = 0, o[8] = { 0 };
+
+            for (int j = first; j <= pos + r; j++) {
+                double l = 0;
+
+                for (int c = 0; c < dim; c++)
+                    l += (double)a.q[r * dim + c] * (double)k[j * dim + c];
+                sum += exp(l * 0.5);
+                for (int c = 0; c < dim; c++)
+                    o[c] += exp(l * 0.5) * (double)v[j * dim + c];
+            }
+            for (int c = 0; c < dim; c++)
+                o[c] /= sum;
+            cr_expect(le(dbl, bed_error(a.o + r * dim, o, (size_t)dim), 1e-5), "floor %d, row %d",
+                      floors[i], r);
+        }
+        all = bed_zeros(&b, (size_t)(rows * dim));
+        memcpy(all, a.o, sizeof(float) * (size_t)(rows * dim));
+        a.head = NULL;
+        b.op->attend_gqa(b.q, &a);
+        cr_expect(eq(int, bed_same(all, a.o, (size_t)(rows * dim)), floors[i] == 0), "floor %d",
+                  floors[i]);
+        bed_close(&b);
+    }
+}

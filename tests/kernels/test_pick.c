@@ -1,7 +1,7 @@
 #include <errno.h>
 
-#include "tests/base/capture.h"
 #include "kernels/sampling.h"
+#include "tests/base/capture.h"
 #include "tests/kernels/bed.h"
 
 #define VOCAB_MAX 5000
@@ -427,15 +427,16 @@ static void poll_offer(struct poll *p, int k, int ldm)
         for (int r = 0; r < rows; r++)
             memcpy(share + r * cols, z + r * p->a.ldf, (size_t)cols * sizeof(*z));
         p->b.op->best(p->b.q, &(struct best_args){ share, cand, rows, cols, k, id0 });
-        p->b.op->draw(p->b.q, &(struct draw_args){ .logits = share,
-                                                   .sampler = p->s,
-                                                   .info = p->info,
-                                                   .cand = cand,
-                                                   .scratch = bed_take(&p->b, (size_t)rows * DRAW_SCRATCH),
-                                                   .rows = rows,
-                                                   .cols = cols,
-                                                   .k = k,
-                                                   .id0 = id0 });
+        p->b.op->draw(p->b.q,
+                      &(struct draw_args){ .logits = share,
+                                           .sampler = p->s,
+                                           .info = p->info,
+                                           .cand = cand,
+                                           .scratch = bed_take(&p->b, (size_t)rows * DRAW_SCRATCH),
+                                           .rows = rows,
+                                           .cols = cols,
+                                           .k = k,
+                                           .id0 = id0 });
         if (ldm)
             p->b.op->mass(p->b.q, &(struct mass_args){ .logits = share,
                                                        .sampler = p->s,
@@ -484,8 +485,8 @@ Test(pick, offers_give_the_choice_of_the_whole_row_or_none)
                     if (p.choice[r] == CHOICE_OPEN)
                         open++;
                     else
-                        cr_assert(eq(int, p.choice[r], want[r]), "sampler %zu, row %d, %d of %d ranks",
-                                  i, r, ks[k], ranks);
+                        cr_assert(eq(int, p.choice[r], want[r]),
+                                  "sampler %zu, row %d, %d of %d ranks", i, r, ks[k], ranks);
                     made += p.choice[r] != CHOICE_OPEN;
                 }
                 bed_close(&p.b);
@@ -511,7 +512,11 @@ Test(pick, what_offers_cannot_decide_is_open)
         { "top-p without masses", { .temperature = 1, .top_p = 0.8 }, 3, 0, 1 },
         { "min-p above the last", { .temperature = 1, .min_p = 0.2 }, 3, 0, 0 },
         { "min-p below the last", { .temperature = 1, .min_p = 0.1 }, 3, 0, 1 },
-        { "a top-p that min-p makes sure", { .temperature = 1, .top_p = 0.99, .min_p = 0.2 }, 3, 1, 0 },
+        { "a top-p that min-p makes sure",
+          { .temperature = 1, .top_p = 0.99, .min_p = 0.2 },
+          3,
+          1,
+          0 },
         { "no filter", { .temperature = 1 }, 1, 0, 0 },
     };
 
@@ -703,6 +708,46 @@ Test(pick, the_chain_follows_its_own_drafts)
 
             expect_draft(&m, r, m.info[first].pos + 1 + r - first,
                          r == first ? m.info[r].tok : m.draft[r - 1]);
+        }
+        bed_close(&b);
+    }
+}
+
+Test(pick, a_chain_without_tables_is_a_pick_from_each_row)
+{
+    for (size_t i = 0; i < COUNT(samplers); i++) {
+        struct chain m;
+        struct bed b;
+
+        bed_open(&b, 1);
+        chain_make(&b, &m, DTYPE_F32);
+        m.a.embed = m.a.head = NULL;
+        m.a.proj = m.a.h = NULL;
+        m.a.dim = 0;
+        m.a.block = 1;
+        m.s[1] = m.s[3] = samplers[i];
+        b.op->markov(b.q, &m.a);
+        cr_assert(eq(int, bed_wait(&b), 0));
+        for (int r = 0; r < 10; r++) {
+            float z[CHAIN_VOCAB];
+            struct candidate top;
+            int n;
+
+            for (int id = 0; id < CHAIN_VOCAB; id++)
+                z[id] = -INFINITY;
+            for (int c = 0; c < CHAIN_RANKS * CHAIN_K; c++) {
+                struct candidate k = m.a.cand[(c / CHAIN_K * 10 + r) * CHAIN_K + c % CHAIN_K];
+
+                if (k.id >= 0)
+                    z[k.id] = k.z;
+            }
+            naive_best(z, CHAIN_VOCAB, 1, 0, &top);
+            cr_expect(eq(int, m.draft[r],
+                         samplers[i].temperature > 0 ? naive_choice(&samplers[i], z, CHAIN_VOCAB,
+                                                                    (uint64_t)m.info[r].pos + 1, &n)
+                                                     : top.id),
+                      "sampler %zu, row %d", i, r);
+            cr_expect(eq(flt, m.conf[r], 0));
         }
         bed_close(&b);
     }

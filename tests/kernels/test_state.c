@@ -19,6 +19,11 @@ Test(state, stage_expands_segments_to_rows)
     b.op->stage(
         b.q, &(struct stage_args){ .seg = seg, .head = head, .tok = tok, .info = info, .segs = 3 });
     cr_expect(eq(int, memcmp(info, want, sizeof(want)), 0));
+    b.op->stage(b.q,
+                &(struct stage_args){
+                    .seg = seg, .head = head, .tok = tok, .info = info, .segs = 3, .ahead = 4 });
+    for (int r = 0; r < 5; r++)
+        cr_expect(eq(int, info[r].pos, want[r].pos + 4), "row %d of a chain's fifth draft", r);
     bed_close(&b);
 }
 
@@ -86,6 +91,38 @@ Test(state, rows_land_at_their_position_in_their_slot)
                            x[r], 4),
                   "row %d", r);
     cr_expect(eq(flt, ((float *)(v.base + v.slot_stride))[0], 0), "slot 1 is untouched");
+    bed_close(&b);
+}
+
+Test(state, rows_are_read_at_an_offset)
+{
+    static const int offsets[] = { -1, 0, 2 };
+    struct bed b;
+    struct state_view v;
+    struct row_info info[6];
+    float y[6][4], *x[2];
+
+    bed_open(&b, 1);
+    v = bed_state(&b, 2, 7, CODEC_F32, 4);
+    x[0] = bed_put(&b, &v, 0, 0, 7, 1);
+    x[1] = bed_put(&b, &v, 1, 10, 17, 1);
+    bed_rows(info, 0, 0, 0, 3);
+    bed_rows(info, 3, 1, 12, 3);
+    for (int i = 0; i < 3; i++) {
+        b.op->row_get(b.q,
+                      &(struct row_get_args){
+                          .view = v, .info = info, .y = y[0], .rows = 6, .offset = offsets[i] });
+        for (int r = 0; r < 6; r++) {
+            static const float none[4];
+            int pos = info[r].pos + offsets[i];
+
+            cr_expect(bed_same(y[r], pos < 0 ? none : x[r / 3] + 4 * (r < 3 ? pos : pos - 10), 4),
+                      "offset %d, row %d", offsets[i], r);
+        }
+    }
+    v.codec = CODEC_QW;
+    b.op->row_get(b.q, &(struct row_get_args){ .view = v, .info = info, .y = y[0], .rows = 6 });
+    cr_expect(eq(int, bed_wait(&b), -EINVAL));
     bed_close(&b);
 }
 
