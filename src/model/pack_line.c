@@ -149,12 +149,23 @@ static int pass_on(struct pack_out *o)
 
 /* ---- workers --------------------------------------------------------------------------------- */
 
+static bool has_failed(struct pack_line *l)
+{
+    bool yes;
+
+    pthread_mutex_lock(&l->lock);
+    yes = l->err < 0;
+    pthread_mutex_unlock(&l->lock);
+    return yes;
+}
+
+/* 1: there is nothing to do any more. */
 static int take(struct pack_line *l, struct pack_out *o, struct stored *stored)
 {
     int r = 1;
 
     pthread_mutex_lock(&l->taking);
-    if (l->next < l->toc->n) {
+    if (l->next < l->toc->n && !has_failed(l)) {
         o->weight = l->next++;
         o->at = l->toc->weight[o->weight].offset;
         o->due = false;
@@ -171,11 +182,7 @@ static int work(struct pack_line *l, struct pack_out *o)
     int r;
 
     for (;;) {
-        pthread_mutex_lock(&l->lock);
-        r = l->err;
-        pthread_mutex_unlock(&l->lock);
-        if (r == 0)
-            r = take(l, o, &stored);
+        r = take(l, o, &stored);
         if (r != 0)
             return r < 0 ? r : 0;
         r = pack_stream(o, &feed, &l->toc->weight[o->weight]);

@@ -41,6 +41,7 @@ int cmd_pack(struct options *o)
     int end = o->pack_rank < 0 ? o->pack_ranks : o->pack_rank + 1;
     uint8_t set[SET_DIGEST_BYTES];
     char path[PATH_CAP];
+    bool made = access(o->word[1], F_OK) != 0;
     int code = exit_code_of(STEP_WRITE, make_dirs(o->word[1], 0777));
 
     for (int rank = first; rank < end && code == 0; rank++) {
@@ -63,5 +64,7 @@ int cmd_pack(struct options *o)
         if (code == 0)
             code = verify(path, set, rank == first);
     }
+    if (code != 0 && made)
+        rmdir(o->word[1]); /* which leaves one with packs in it */
     return code;
 }
