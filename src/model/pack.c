@@ -31,7 +31,8 @@ int pack_row_bytes(const struct pack_weight *w)
     return (int)(cols * (int64_t)dtype_bytes(w->dtype));
 }
 
-/* Sizes that no machine has end the arithmetic before it can wrap. */
+/* What the rows take here, nothing if they are linked. Sizes that no machine has end the arithmetic
+ * before it can wrap. */
 static int rows_bytes(const struct pack_weight *w, uint64_t *bytes)
 {
     uint64_t rows = 0;
@@ -41,6 +42,8 @@ static int rows_bytes(const struct pack_weight *w, uint64_t *bytes)
             return -EINVAL;
     if (__builtin_mul_overflow(rows, (uint64_t)pack_row_bytes(w), bytes) || *bytes > INT64_MAX / 2)
         return -EINVAL;
+    if (w->links > 0)
+        *bytes = 0;
     return 0;
 }
 
@@ -93,9 +96,22 @@ int pack_share_bytes(const struct pack_weight *w, uint64_t *bytes)
 
 /* ---- writing ------------------------------------------------------------------------- */
 
-static void weight_message(const struct pack_weight *w, Toc__Weight *m)
+static void weight_message(const struct pack_weight *w, Toc__Weight *m, Toc__Link link[LINKS_MAX],
+                           Toc__Link *links[LINKS_MAX])
 {
     toc__weight__init(m);
+    m->n_links = (size_t)w->links;
+    m->links = links;
+    for (int i = 0; i < w->links; i++) {
+        const struct pack_link *l = &w->link[i];
+
+        toc__link__init(&link[i]);
+        link[i].path = l->path;
+        link[i].file_bytes = l->file_bytes;
+        link[i].digest = (ProtobufCBinaryData){ .len = XXH3_BYTES, .data = (uint8_t *)l->digest };
+        link[i].offset = l->offset;
+        links[i] = &link[i];
+    }
     m->name = (char *)w->d.name;
     m->kind = w->d.kind;
     m->dtype = w->dtype;
@@ -132,16 +148,18 @@ int pack_toc_encode(const struct pack_toc *t, uint8_t **out, size_t *bytes)
     Toc__Contents m = TOC__CONTENTS__INIT;
     Toc__Weight *weight = calloc(t->n + 1, sizeof(*weight));
     Toc__Weight **weights = calloc(t->n + 1, sizeof(Toc__Weight *));
+    Toc__Link *link = calloc(t->n + 1, sizeof(*link) * LINKS_MAX);
+    Toc__Link **links = calloc(t->n + 1, sizeof(*links) * LINKS_MAX);
     Toc__Blob blob[PACK_BLOBS_MAX], *blobs[PACK_BLOBS_MAX];
     uint8_t *buf = NULL;
     int r = 0;
 
-    if (!weight || !weights) {
+    if (!weight || !weights || !link || !links) {
         r = fail(-ENOMEM, "pack: no memory for a table of %zu weights", t->n);
         goto free_weights;
     }
     for (size_t i = 0; i < t->n; i++) {
-        weight_message(&t->weight[i], &weight[i]);
+        weight_message(&t->weight[i], &weight[i], link + LINKS_MAX * i, links + LINKS_MAX * i);
         weights[i] = &weight[i];
     }
     for (int i = 0; i < t->n_blobs; i++) {
@@ -174,6 +192,8 @@ int pack_toc_encode(const struct pack_toc *t, uint8_t **out, size_t *bytes)
     *out = buf;
 
 free_weights:
+    free(links);
+    free(link);
     free(weights);
     free(weight);
     return r;
@@ -357,6 +377,31 @@ static int read_columns(const char *path, const Toc__Weight *m, struct pack_weig
     return 0;
 }
 
+static int read_links(const char *path, const Toc__Weight *m, struct pack_weight *w)
+{
+    if (m->n_links > LINKS_MAX)
+        return fail(-EINVAL, "%s: %s: %zu links", path, m->name, m->n_links);
+    if (m->n_links == 0)
+        return 0;
+    w->link = calloc(LINKS_MAX, sizeof(*w->link));
+    if (!w->link)
+        return fail(-ENOMEM, "%s: %s: no memory", path, m->name);
+    for (size_t i = 0; i < m->n_links; i++) {
+        const Toc__Link *l = m->links[i];
+
+        w->link[i] = (struct pack_link){
+            .path = strdup(l->path), .file_bytes = l->file_bytes, .offset = l->offset, .fd = -1
+        };
+        w->links++;
+        if (!w->link[i].path)
+            return fail(-ENOMEM, "%s: %s: no memory", path, m->name);
+        if (l->digest.len != XXH3_BYTES)
+            return fail(-EINVAL, "%s: %s: digest of %zu bytes", path, m->name, l->digest.len);
+        memcpy(w->link[i].digest, l->digest.data, XXH3_BYTES);
+    }
+    return pack_link_check(path, w);
+}
+
 /* Weights lie in order, each at the first aligned place behind the one before: anything else is a
  * lie. */
 static int read_weights(const char *path, const Toc__Contents *m, uint64_t toc_offset,
@@ -375,6 +420,8 @@ static int read_weights(const char *path, const Toc__Contents *m, uint64_t toc_o
         t->n = i + 1;
         if (r == 0)
             r = read_columns(path, m->weights[i], w);
+        if (r == 0)
+            r = read_links(path, m->weights[i], w);
         if (r < 0)
             return r;
         if (pack_share_bytes(w, &bytes) < 0 || bytes != w->bytes)
@@ -477,6 +524,7 @@ void pack_toc_free(struct pack_toc *t)
     for (size_t i = 0; i < t->n; i++) {
         free(t->weight[i].column_rows);
         free(t->weight[i].column_first);
+        pack_link_free(&t->weight[i]);
     }
     free(t->weight);
     for (int i = 0; i < t->n_blobs; i++) {
@@ -583,6 +631,8 @@ int pack_open(const char *path, struct pack **out)
         r = fail(-ENOMEM, "%s: no memory", path);
     else
         r = map_file(p);
+    if (r == 0)
+        r = pack_link_open(p->path, &p->toc);
     if (r == 0)
         r = make_lists(p);
     if (r < 0) {

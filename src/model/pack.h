@@ -40,6 +40,7 @@ struct pack_spec {
     int rank, ranks;
     int layouts;        /* enum pack_layouts; 0 is PACK_CPU */
     bool whole_experts; /* an expert lies on one rank, instead of a part of its width on each */
+    bool link_rows;     /* rows of lookup tables stay where the source has them */
     uint8_t source_digest[32];
 };
 
@@ -112,17 +113,27 @@ struct pack_item {
     uint64_t bytes;     /* of the share */
     int row_bytes;      /* WEIGHT_ROWS */
     int columns;        /* WEIGHT_ROWS: of the share */
+    const char *linked; /* WEIGHT_ROWS: the file that the rows stay in, or NULL */
     enum dtype dtype;
     struct quant q; /* of the share */
     bool again;
 };
 int pack_item(const struct pack *p, size_t i, struct pack_item *out);
 
-/* pack_rows_fd - where the rows of a row table lie: an open descriptor, the byte offset of local
- * column c's first row, and its number of rows. Owned by the pack.   errors   -EINVAL no such
- * table or column */
-int pack_rows_fd(const struct pack *p, int table, int column, int *fd, uint64_t *offset,
-                 int64_t *rows);
+/* Where the rows of a hash column lie. Row i is bytes bytes from offset + i * bytes on of each piece,
+ * one behind the other; a row that lies in one piece has none in the second. */
+struct pack_rows {
+    int64_t rows;
+    int file; /* a number of the first piece's file: 0 is the pack, up to 255 */
+    struct {
+        int fd; /* the pack's */
+        uint64_t offset;
+        size_t bytes;
+    } piece[2];
+};
+
+/* pack_rows_at - of local column c of a row table.   errors   -EINVAL no such table or column */
+int pack_rows_at(const struct pack *p, int table, int column, struct pack_rows *out);
 
 /* pack_rows_size - rows of all row tables here, and bytes of the longest; 0 and 0 without tables. */
 void pack_rows_size(const struct pack *p, uint64_t *rows, size_t *longest);

@@ -161,10 +161,20 @@ int pack_bind(struct pack *p, const struct walk_part *parts, int n_parts)
     return r;
 }
 
-int pack_rows_fd(const struct pack *p, int table, int column, int *fd, uint64_t *offset,
-                 int64_t *rows)
+/* A number for the file of a table's rows: the pack's is 0, each linked one has its own. */
+static int file_number(const struct pack *p, int table)
+{
+    int n = 0;
+
+    for (int i = 0; i <= table; i++)
+        n += p->toc.weight[p->table[i]].links > 0;
+    return p->toc.weight[p->table[table]].links > 0 ? n : 0;
+}
+
+int pack_rows_at(const struct pack *p, int table, int column, struct pack_rows *out)
 {
     const struct pack_weight *w;
+    uint64_t before;
 
     if (table < 0 || table >= p->n_tables)
         return fail(-EINVAL, "%s: row table %d of %d", p->path, table, p->n_tables);
@@ -172,9 +182,22 @@ int pack_rows_fd(const struct pack *p, int table, int column, int *fd, uint64_t 
     if (column < 0 || column >= w->d.count)
         return fail(-EINVAL, "%s: %s: hash column %d of %lld here", p->path, w->d.name, column,
                     (long long)w->d.count);
-    *fd = p->fd;
-    *offset = w->offset + (uint64_t)w->column_first[column] * (uint64_t)pack_row_bytes(w);
-    *rows = w->column_rows[column];
+    before = (uint64_t)w->column_first[column];
+    *out = (struct pack_rows){ .rows = w->column_rows[column], .file = file_number(p, table) };
+    if (w->links == 0) {
+        size_t bytes = (size_t)pack_row_bytes(w);
+
+        out->piece[0].fd = p->fd;
+        out->piece[0].offset = w->offset + before * bytes;
+        out->piece[0].bytes = bytes;
+    }
+    for (int i = 0; i < w->links; i++) {
+        size_t bytes = pack_link_bytes(w, i);
+
+        out->piece[i].fd = w->link[i].fd;
+        out->piece[i].offset = w->link[i].offset + before * bytes;
+        out->piece[i].bytes = bytes;
+    }
     return 0;
 }
 
@@ -258,6 +281,7 @@ int pack_item(const struct pack *p, size_t i, struct pack_item *out)
                                .bytes = w->bytes,
                                .row_bytes = rows ? pack_row_bytes(w) : 0,
                                .columns = rows ? (int)w->d.count : 0,
+                               .linked = w->links > 0 ? w->link[0].path : NULL,
                                .dtype = w->dtype,
                                .q = w->q,
                                .again = i > 0 && strcmp(w[-1].d.name, w->d.name) == 0 };
@@ -296,12 +320,13 @@ void pack_list(const struct pack *p, void *out)
             snprintf(share, sizeof(share), "%s %lld+%lld",
                      d->kind == WEIGHT_ROWS ? "columns" : shard_names[d->shard],
                      (long long)d->first, (long long)d->count);
-        fprintf(f, "%-48s %-5s %-14s%s [%lld, %lld] %s %llu %s\n", d->name, kind_names[d->kind],
+        fprintf(f, "%-48s %-5s %-14s%s [%lld, %lld] %s %llu %s%s%s\n", d->name, kind_names[d->kind],
                 format_text(w, format, sizeof(format)),
                 w->dtype < DTYPE_COUNT || d->kind != WEIGHT_MAT ? ""
                 : w->q.layout == LAYOUT_DEVICE                  ? " device"
                                                                 : " cpu",
                 (long long)d->rows, (long long)d->cols, share, (unsigned long long)w->bytes,
-                hex_format(w->digest, XXH3_BYTES, hex));
+                hex_format(w->digest, XXH3_BYTES, hex), w->links > 0 ? " rows in " : "",
+                w->links > 0 ? w->link[0].path : "");
     }
 }

@@ -4,6 +4,7 @@
 
 #include "src/base/hash.h"
 #include "src/model/pack.h"
+#include "src/model/pack_link.h"
 #include "src/model/stored.h"
 
 #include <assert.h>
@@ -34,8 +35,10 @@ struct pack_weight {
     struct quant q; /* of the share; EXL3 row tables use bits2 */
     uint64_t offset, bytes;
     uint8_t digest[XXH3_BYTES];
-    int64_t *column_rows;  /* WEIGHT_ROWS: rows of each of the d.count columns; owned */
-    int64_t *column_first; /* and of a pack that was read, those before each; owned */
+    int64_t *column_rows;   /* WEIGHT_ROWS: rows of each of the d.count columns; owned */
+    int64_t *column_first;  /* and of a pack that was read, those before each; owned */
+    struct pack_link *link; /* WEIGHT_ROWS: where rows lie that are not here; owned */
+    int links;
 };
 
 struct pack_toc {
@@ -134,7 +137,8 @@ struct pack_out {
 
 #define PACK_BLOCK ((size_t)4 << 20)
 #define PACK_PANEL ((size_t)32 << 20)
-#define PACK_PUT ((size_t)256 << 10) /* laid out at a time, so that it is still at hand when hashed */
+#define PACK_PUT                                                                                   \
+    ((size_t)256 << 10) /* laid out at a time, so that it is still at hand when hashed */
 
 /* Where a weight's values come from. */
 struct pack_feed {

@@ -267,6 +267,23 @@ static int set_layouts(struct pack_toc *t)
     return 0;
 }
 
+/* Where the rows lie that stay in the source's files. */
+static int set_links(struct source *src, struct pack_toc *t)
+{
+    int r = 0;
+
+    for (size_t i = 0; i < t->n && r == 0; i++) {
+        struct stored stored;
+
+        if (t->weight[i].d.kind != WEIGHT_ROWS)
+            continue;
+        r = pack_find_stored(src, &t->weight[i], &stored);
+        if (r == 0)
+            r = pack_link_make(&t->weight[i], &stored);
+    }
+    return r;
+}
+
 int pack_lay_out(const struct pack_spec *spec, struct source *src, struct pack_toc *t,
                  uint64_t *end, uint64_t *total)
 {
@@ -279,6 +296,8 @@ int pack_lay_out(const struct pack_spec *spec, struct source *src, struct pack_t
         r = fit_share(&t->weight[i]);
     if (r == 0)
         r = set_layouts(t);
+    if (r == 0 && spec->link_rows)
+        r = set_links(src, t);
     if (r < 0)
         return r;
     for (size_t i = 0; i < t->n; i++) {

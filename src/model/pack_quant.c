@@ -385,6 +385,7 @@ static int put_fp8_rows(struct pass *s, int64_t first, int64_t rows)
     return 0;
 }
 
+/* rows 0: they are linked, and only the biases are wanted. */
 static int put_ngram_rows(struct pass *s, const struct weight *d, int64_t first, int64_t rows)
 {
     const struct stored_slice *p = &s->w->slice[0];
@@ -407,13 +408,14 @@ static int put_ngram_rows(struct pass *s, const struct weight *d, int64_t first,
     return r;
 }
 
-static int put_rows(struct pass *s, const struct weight *d)
+static int put_rows(struct pass *s, const struct weight *d, bool linked)
 {
     int64_t first = 0, rows, cols;
 
     weight_local(d, &rows, &cols);
     for (int64_t c = 0; c < d->first; c++)
         first += d->prime[c];
+    rows = linked ? 0 : rows;
     return s->m.dtype == DTYPE_FP8 ? put_fp8_rows(s, first, rows)
                                    : put_ngram_rows(s, d, first, rows);
 }
@@ -429,7 +431,7 @@ int pack_quantised(struct pack_out *o, const struct pack_feed *feed, const struc
                       .col = d->shard == SHARD_COLS ? d->first : 0 };
 
     if (d->kind == WEIGHT_ROWS)
-        return put_rows(&s, d);
+        return put_rows(&s, d, w->links > 0);
     if (s.m.rows == 0 || s.m.cols == 0)
         return 0;
     mat_parts(&s.m, &s.parts);

@@ -188,6 +188,8 @@ int pack_stream(struct pack_out *o, const struct pack_feed *feed, struct pack_we
     }
     if (w->dtype > DTYPE_COUNT) {
         r = pack_quantised(o, feed, w);
+    } else if (w->links > 0) {
+        r = 0; /* plain rows that stay where they are */
     } else if (share.rows > 0 && share.cols > 0) {
         if (d->kind == WEIGHT_MAT)
             r = stream_mat(o, feed, d->cols, &share);

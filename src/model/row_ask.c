@@ -43,25 +43,31 @@ void row_asks_close(struct row_asks *a)
     row_cache_close(a->cache);
 }
 
+/* Where a row lies. */
+struct row_spot {
+    uint64_t key;
+    struct row_piece piece[2];
+};
+
 /* ---- wants ------------------------------------------------------------------------------------ */
 
-static struct row_want **chain_of(struct row_asks *a, off_t place)
+static struct row_want **chain_of(struct row_asks *a, uint64_t key)
 {
-    return &a->chain[((uint64_t)place * UINT64_C(0x9e3779b97f4a7c15) >> 40) % WANT_CHAINS];
+    return &a->chain[(key * UINT64_C(0x9e3779b97f4a7c15) >> 40) % WANT_CHAINS];
 }
 
-static struct row_want *find(struct row_asks *a, off_t place)
+static struct row_want *find(struct row_asks *a, uint64_t key)
 {
-    struct row_want *w = *chain_of(a, place);
+    struct row_want *w = *chain_of(a, key);
 
-    while (w && w->place != place)
+    while (w && w->key != key)
         w = w->same;
     return w;
 }
 
 static void unchain(struct row_asks *a, struct row_want *w)
 {
-    struct row_want **at = chain_of(a, w->place);
+    struct row_want **at = chain_of(a, w->key);
 
     while (*at && *at != w)
         at = &(*at)->same;
@@ -109,17 +115,17 @@ static int reserve(struct row_asks *a, int n)
     return 0;
 }
 
-static struct row_want *add_want(struct row_asks *a, const struct row_table *t, int fd, off_t place,
-                                 int column, int64_t row)
+static struct row_want *add_want(struct row_asks *a, const struct row_table *t,
+                                 const struct row_spot *at, int column, int64_t row)
 {
-    struct row_want *w = a->spare, **chain = chain_of(a, place);
+    struct row_want *w = a->spare, **chain = chain_of(a, at->key);
     unsigned char *buf = w->buf;
 
     a->spare = w->next;
     a->spares--;
     *w = (struct row_want){ .state = WANT_TODO,
-                            .fd = fd,
-                            .place = place,
+                            .key = at->key,
+                            .piece = { at->piece[0], at->piece[1] },
                             .bytes = (size_t)t->row_bytes,
                             .buf = buf,
                             .table = t->id,
@@ -155,7 +161,7 @@ void row_asks_done(struct row_asks *a, struct row_want *w, int err)
         unchain(a, w);
         w->state = WANT_LOST;
     } else {
-        row_cache_put(a->cache, (uint64_t)w->place, w->buf, w->bytes);
+        row_cache_put(a->cache, w->key, w->buf, w->bytes);
         w->state = WANT_HERE;
         a->stats.reads++;
         a->stats.bytes += w->bytes;
@@ -166,31 +172,42 @@ void row_asks_done(struct row_asks *a, struct row_want *w, int err)
 /* ---- tickets ---------------------------------------------------------------------------------- */
 
 /* Where row i of an ask lies; every row is in range before the first is asked. */
-static int locate(struct row_asks *a, const struct row_table *t, int column, int64_t row, int *fd,
-                  off_t *place)
+static int locate(struct row_asks *a, const struct row_table *t, int column, int64_t row,
+                  struct row_spot *out)
 {
-    uint64_t begin;
-    int64_t rows;
-    int r = pack_rows_fd(a->pack, t->id, column, fd, &begin, &rows);
+    struct pack_rows c;
+    int r = pack_rows_at(a->pack, t->id, column, &c);
 
     if (r < 0)
         return r;
-    if (row < 0 || row >= rows)
+    if (row < 0 || row >= c.rows)
         return fail(-EINVAL, "row store: table %d column %d: row %lld of %lld", t->id,
-                    t->first + column, (long long)row, (long long)rows);
-    *place = (off_t)(begin + (uint64_t)row * (uint64_t)t->row_bytes);
+                    t->first + column, (long long)row, (long long)c.rows);
+    for (int i = 0; i < 2; i++) {
+        uint64_t place = c.piece[i].offset + (uint64_t)row * c.piece[i].bytes;
+
+        out->piece[i] = (struct row_piece){ c.piece[i].fd, (off_t)place, c.piece[i].bytes };
+    }
+    out->key = (uint64_t)out->piece[0].place | (uint64_t)c.file << 56;
     return 0;
+}
+
+/* Tell the kernel of a reader that reads later. */
+static void tell_ahead(struct row_asks *a, const struct row_spot *at)
+{
+    for (int i = 0; i < 2 && at->piece[i].bytes > 0; i++)
+        a->ahead(at->piece[i].fd, at->piece[i].place, at->piece[i].bytes);
 }
 
 static int check(struct row_asks *a, const struct row_table *t, const int32_t *column,
                  const int64_t *row, int n)
 {
-    off_t place = 0;
-    int fd, r = 0;
+    struct row_spot at = { 0 };
+    int r = 0;
 
     for (int i = 0; i < n && r == 0; i++) {
-        r = locate(a, t, column[i], row[i], &fd, &place);
-        row_cache_hint(a->cache, (uint64_t)place, 0);
+        r = locate(a, t, column[i], row[i], &at);
+        row_cache_hint(a->cache, at.key, 0);
     }
     return r == 0 ? reserve(a, n) : r;
 }
@@ -199,13 +216,12 @@ static int check(struct row_asks *a, const struct row_table *t, const int32_t *c
 static void look_ahead(struct row_asks *a, const struct row_table *t, const int32_t *column,
                        const int64_t *row, int i, int n)
 {
-    off_t place = 0;
-    int fd;
+    struct row_spot at;
 
     if (i + LOOK_AHEAD >= n)
         return;
-    locate(a, t, column[i + LOOK_AHEAD], row[i + LOOK_AHEAD], &fd, &place);
-    row_cache_hint(a->cache, (uint64_t)place, 1);
+    locate(a, t, column[i + LOOK_AHEAD], row[i + LOOK_AHEAD], &at);
+    row_cache_hint(a->cache, at.key, 1);
 }
 
 static int grow(struct row_ticket *k, int n, size_t bytes)
@@ -250,23 +266,22 @@ int row_asks_add(struct row_asks *a, const struct row_table *t, int ticket, cons
         return r;
     for (int i = 0; i < n; i++) {
         const void *cached;
-        off_t place = 0;
-        int fd = -1;
+        struct row_spot at;
 
         look_ahead(a, t, column, row, i, n);
-        locate(a, t, column[i], row[i], &fd, &place);
+        locate(a, t, column[i], row[i], &at);
         k->column[i] = column[i];
-        k->want[i] = find(a, place);
+        k->want[i] = find(a, at.key);
         if (k->want[i]) {
             a->stats.joined++;
-        } else if ((cached = row_cache_find(a->cache, (uint64_t)place))) {
+        } else if ((cached = row_cache_find(a->cache, at.key))) {
             memcpy(k->rows + (size_t)i * bytes, cached, bytes);
             a->stats.hits++;
             continue;
         } else {
-            k->want[i] = add_want(a, t, fd, place, column[i], row[i]);
+            k->want[i] = add_want(a, t, &at, column[i], row[i]);
             if (a->ahead)
-                a->ahead(fd, place, bytes);
+                tell_ahead(a, &at);
         }
         k->want[i]->refs++;
     }
@@ -288,17 +303,16 @@ int row_asks_warm(struct row_asks *a, const struct row_table *t, const int32_t *
     if (row_cache_slots(a->cache) == 0)
         return r;
     for (int i = 0; i < n && r == 0; i++) {
-        off_t place = 0;
-        int fd = -1;
+        struct row_spot at;
 
         look_ahead(a, t, column, row, i, n);
-        locate(a, t, column[i], row[i], &fd, &place);
-        if (find(a, place) || row_cache_find(a->cache, (uint64_t)place))
+        locate(a, t, column[i], row[i], &at);
+        if (find(a, at.key) || row_cache_find(a->cache, at.key))
             continue;
         if (a->ahead)
-            a->ahead(fd, place, (size_t)t->row_bytes);
+            tell_ahead(a, &at);
         else
-            add_want(a, t, fd, place, column[i], row[i]);
+            add_want(a, t, &at, column[i], row[i]);
         a->stats.warmed++;
     }
     return r;
@@ -335,7 +349,7 @@ static int lost(const struct row_asks *a, const struct row_want *w, int waited_m
     char where[128];
 
     snprintf(where, sizeof(where), "table %d column %d row %lld (%zu bytes at offset %lld)",
-             w->table, w->column, (long long)w->row, w->bytes, (long long)w->place);
+             w->table, w->column, (long long)w->row, w->bytes, (long long)w->piece[0].place);
     if (!done(w))
         return fail(-ETIMEDOUT, "row store: %s: %s: the disk has not answered in %d ms",
                     pack_name(a->pack), where, waited_ms);

@@ -18,18 +18,34 @@ struct row_cache;
 
 enum want_state { WANT_FREE, WANT_TODO, WANT_BUSY, WANT_HERE, WANT_LOST };
 
+struct row_piece {
+    int fd;
+    off_t place; /* in the file */
+    size_t bytes;
+};
+
 struct row_want {
     enum want_state state;
-    int err, fd;
-    off_t place; /* in the file */
-    size_t bytes, got;
-    unsigned char *buf; /* stays where it is while the want lives */
+    int err;
+    uint64_t key;              /* of the row among all files: a place of the first piece */
+    struct row_piece piece[2]; /* one behind the other in buf; the second may have no bytes */
+    size_t bytes, got;         /* of both */
+    unsigned char *buf;        /* stays where it is while the want lives */
     int table, column;
     int64_t row;
     int refs;              /* places in asks that wait for it */
     struct row_want *next; /* of the free list, or of those to do */
     struct row_want *same; /* in its chain */
 };
+
+/* row_want_rest - what a reader has to read next, into buf + got: the rest of a piece. */
+static inline struct row_piece row_want_rest(const struct row_want *w)
+{
+    const struct row_piece *p = &w->piece[w->got >= w->piece[0].bytes];
+    size_t done = p == w->piece ? w->got : w->got - w->piece[0].bytes;
+
+    return (struct row_piece){ p->fd, p->place + (off_t)done, p->bytes - done };
+}
 
 struct row_ticket {
     const struct row_table *t;
@@ -48,7 +64,7 @@ struct row_asks {
     struct row_cache *cache;
     size_t row_bytes; /* of the longest row */
     struct row_ticket ticket[ROW_TICKETS];
-    struct row_want *chain[WANT_CHAINS]; /* wants that are not LOST, by place */
+    struct row_want *chain[WANT_CHAINS]; /* wants that are not LOST, by key */
     struct row_want *spare, *todo, *todo_last;
     void **block; /* wants and their buffers */
     /* of a reader whose reads do not run by themselves: tells the kernel what comes. With it a

@@ -38,7 +38,8 @@ static int pread_warm(struct row_store *s, const struct row_table *t, const int3
 static int read_row(struct row_want *w)
 {
     while (w->got < w->bytes) {
-        ssize_t n = pread(w->fd, w->buf + w->got, w->bytes - w->got, w->place + (off_t)w->got);
+        struct row_piece p = row_want_rest(w);
+        ssize_t n = pread(p.fd, w->buf + w->got, p.bytes, p.place);
 
         if (n > 0)
             w->got += (size_t)n;

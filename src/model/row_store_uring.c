@@ -28,10 +28,10 @@ struct uring_store {
 static void submit_read(struct uring_store *st, struct row_want *w)
 {
     struct io_uring_sqe *sqe = io_uring_get_sqe(&st->ring);
+    struct row_piece p = row_want_rest(w);
 
     assert(sqe); /* there are as many entries as reads under way */
-    io_uring_prep_read(sqe, w->fd, w->buf + w->got, (unsigned)(w->bytes - w->got),
-                       (__u64)w->place + w->got);
+    io_uring_prep_read(sqe, p.fd, w->buf + w->got, (unsigned)p.bytes, (__u64)p.place);
     io_uring_sqe_set_data(sqe, w);
 }
 

@@ -255,6 +255,7 @@ int checkpoint_open(const struct checkpoint_settings *s, enum exit_step *step,
     c.spec.ranks = s->ranks;
     c.spec.layouts = s->layouts ? s->layouts : PACK_CPU;
     c.spec.whole_experts = s->whole_experts;
+    c.spec.link_rows = s->link_rows;
     *out = c;
     out->spec.parts = out->plan.part;
     return 0;

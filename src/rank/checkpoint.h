@@ -18,7 +18,7 @@ struct checkpoint_settings {
     const char *model;
     int rank, ranks;
     int layouts; /* enum pack_layouts; 0: for host backends */
-    bool whole_experts;
+    bool whole_experts, link_rows;
     const char *const *extra; /* files of weights beside the folder's own */
     int n_extra;
 };

@@ -54,6 +54,7 @@ int cmd_pack(struct options *o)
                                                            .ranks = o->pack_ranks,
                                                            .layouts = o->layouts,
                                                            .whole_experts = o->whole_experts,
+                                                           .link_rows = o->link_rows,
                                                            .extra = o->extra,
                                                            .n_extra = o->extras },
                             path, &step);

@@ -47,6 +47,7 @@ enum option_id {
     ID_VERIFY,
     ID_LAYOUT,
     ID_EXPERTS,
+    ID_ENGRAM,
     ID_EXTRA,
     ID_GBPS,
     ID_TO,
@@ -108,6 +109,8 @@ static const struct entry entries[] = {
     { "layout", ID_LAYOUT, OPT_PACK, "cpu|cuda|both",
       "for which backends packs are laid out (cpu)" },
     { "experts", ID_EXPERTS, OPT_PACK, "width|whole", "how experts are shared out (width)" },
+    { "engram", ID_ENGRAM, OPT_PACK, "copy|link",
+      "n-gram rows: into the packs, or left where they are (copy)" },
     { "extra", ID_EXTRA, OPT_PACK, "FILE",
       "weights beside MODEL, such as Engram shards; may be repeated" },
     { "verify", ID_VERIFY, OPT_PACK, NULL, "read the packs in OUT again and compare every digest" },
@@ -248,6 +251,16 @@ static int parse_experts(struct options *o, const char *value)
 
     if (code == 0)
         o->whole_experts = i == 1;
+    return code;
+}
+
+static int parse_engram(struct options *o, const char *value)
+{
+    static const char *const names[] = { "copy", "link" };
+    int i, code = parse_choice("engram", value, names, 2, "copy or link", &i);
+
+    if (code == 0)
+        o->link_rows = i == 1;
     return code;
 }
 
@@ -410,6 +423,8 @@ static int apply(struct options *o, const struct entry *e, const char *value)
         return parse_layout(o, value);
     case ID_EXPERTS:
         return parse_experts(o, value);
+    case ID_ENGRAM:
+        return parse_engram(o, value);
     case ID_EXTRA:
         return parse_extra(o, value);
     case ID_GBPS:

@@ -19,7 +19,7 @@ enum option_group {
     OPT_SPECIAL = 1 << 6,
     OPT_JSON = 1 << 7,
     OPT_TOP = 1 << 8,
-    OPT_PACK = 1 << 9, /* --ranks --rank --layout --experts --extra --verify */
+    OPT_PACK = 1 << 9, /* --ranks --rank --layout --experts --engram --extra --verify */
     OPT_GET = 1 << 10,
     OPT_PROMPTS = 1 << 11,
     OPT_OUT = 1 << 12,
@@ -65,7 +65,7 @@ struct options {
     int replies;               /* of each request */
     int pack_ranks, pack_rank; /* pack_rank -1: all */
     int layouts;               /* enum pack_layouts */
-    bool whole_experts;
+    bool whole_experts, link_rows;
     const char *extra[EXTRA_MAX];
     int extras;
     double gbps;

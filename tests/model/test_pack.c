@@ -74,10 +74,9 @@ static float bound_value(struct pack *p, const struct weight *d, void *target, i
                          int64_t col)
 {
     const struct row_table *t = target;
-    int64_t rows;
-    uint64_t offset;
+    struct pack_rows at;
     size_t bytes;
-    int fd, c = 0;
+    int c = 0;
 
     switch (d->kind) {
     case WEIGHT_MAT:
@@ -89,12 +88,13 @@ static float bound_value(struct pack *p, const struct weight *d, void *target, i
         return (*(const float **)target)[row];
     default:
         for (;; c++) {
-            cr_assert(eq(int, pack_rows_fd(p, t->id, c, &fd, &offset, &rows), 0));
-            if (row < rows)
+            cr_assert(eq(int, pack_rows_at(p, t->id, c, &at), 0));
+            if (row < at.rows)
                 break;
-            row -= rows;
+            row -= at.rows;
         }
-        return stored((const char *)pack_base(p, &bytes) + offset, t->dtype, row * t->cols + col);
+        return stored((const char *)pack_base(p, &bytes) + at.piece[0].offset, t->dtype,
+                      row * t->cols + col);
     }
 }
 
@@ -311,8 +311,9 @@ Test(pack, blobs_family_and_list_come_back)
     f = open_memstream(&text, &text_bytes);
     pack_list(p, f);
     fclose(f);
-    cr_expect(strstr(text, "a.weight") && strstr(text, "mat   bf16 16        [40, 24] rows 0+24 1536 "), "%s",
-              text);
+    cr_expect(strstr(text, "a.weight") &&
+                  strstr(text, "mat   bf16 16        [40, 24] rows 0+24 1536 "),
+              "%s", text);
     cr_expect(strstr(text, "rows  bf16 16        [23, 4] columns 0+2 96 ") != NULL, "%s", text);
     free(text);
     pack_close(p);

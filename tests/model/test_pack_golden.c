@@ -162,7 +162,8 @@ static void rows_weights(void *object, struct walk *w)
 }
 
 /* All rows of a rank's columns through the store. */
-static void expect_rows(struct pack *p, const struct rows *r, const float *want, const float *bias)
+static void expect_rows(struct pack *p, const struct rows *r, const char *io, const float *want,
+                        const float *bias)
 {
     struct row_store *s;
     int64_t before = 0;
@@ -170,7 +171,7 @@ static void expect_rows(struct pack *p, const struct rows *r, const float *want,
     cr_assert(eq(int,
                  row_store_open(
                      &(struct row_store_settings){
-                         .pack = p, .io = "auto", .cache_bytes = 1 << 16, .wait_limit_ms = 10000 },
+                         .pack = p, .io = io, .cache_bytes = 1 << 16, .wait_limit_ms = 10000 },
                      &s),
                  0));
     for (int c = 0; c < r->t.first; c++)
@@ -193,7 +194,9 @@ static void expect_rows(struct pack *p, const struct rows *r, const float *want,
     s->ops->close(s);
 }
 
-static void expect_table(struct source *src, struct rows *r, const float *want, const float *bias)
+/* In the pack, or left in the files of the source. */
+static void expect_table(struct source *src, struct rows *r, bool link, const float *want,
+                         const float *bias)
 {
     char folder[PATH_CAP], path[PATH_CAP];
 
@@ -203,13 +206,18 @@ static void expect_table(struct source *src, struct rows *r, const float *want, 
         for (int rank = 0; rank < ranks; rank++) {
             struct walk_part part = { rows_weights, r };
             struct pack_spec spec = spec_of(&part, rank, ranks, PACK_CPU);
+            struct pack_item item;
             struct pack *p;
 
+            spec.link_rows = link;
             cr_assert(eq(int, pack_write(path, &spec, src), 0), "rank %d of %d", rank, ranks);
             cr_assert(eq(int, pack_open(path, &p), 0));
             cr_assert(eq(int, pack_bind(p, &part, 1), 0));
             cr_expect(eq(int, pack_verify(p), 0));
-            expect_rows(p, r, want, bias);
+            cr_assert(eq(int, pack_item(p, 0, &item), 0));
+            cr_expect(link ? item.linked && item.bytes == 0 : !item.linked && item.bytes > 0);
+            expect_rows(p, r, "auto", want, bias);
+            expect_rows(p, r, "pread", want, bias);
             pack_close(p);
             unlink(path);
         }
@@ -232,9 +240,10 @@ Test(pack_golden, rows_in_fp8_are_those_of_the_golden_table)
     tensors_add(&f, "layers.1.engram.embed.scale", "F8_E8M0", "[4,8]", scale, 32);
     tensors_write(&f, folder, "model.safetensors");
     cr_assert(eq(int, source_hf_open(folder, &src), 0));
-    folder_count(folder, 1);
-    expect_table(src, &r, want, NULL);
+    expect_table(src, &r, false, want, NULL);
+    expect_table(src, &r, true, want, NULL);
     src->ops->close(src);
+    folder_count(folder, 1);
     golden->ops->close(golden);
     free(code);
     free(scale);
@@ -247,7 +256,7 @@ Test(pack_golden, rows_in_exl3_have_the_bias_of_their_head)
     static const char *const names[] = { "b4", "b6" };
 
     log_open(-1, LOG_ERR);
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 4; i++) {
         struct source *golden = golden_source("exl3_ngram_rows"), *src;
         char name[64], folder[PATH_CAP], shape[32];
         uint16_t *rows, *bias, biases[3][160] = { 0 };
@@ -257,11 +266,11 @@ Test(pack_golden, rows_in_exl3_have_the_bias_of_their_head)
         struct pack *p;
         struct walk_part part = { rows_weights, &r };
         struct pack_spec spec = spec_of(&part, 0, 1, PACK_CPU);
-        int words = ngram_row_words(i ? 6 : 4);
+        int words = ngram_row_words(i / 2 ? 6 : 4);
 
-        rows = golden_take(golden, (snprintf(name, 64, "%s.rows", names[i]), name));
-        bias = golden_take(golden, (snprintf(name, 64, "%s.head_bias", names[i]), name));
-        want = golden_take(golden, (snprintf(name, 64, "%s.expect", names[i]), name));
+        rows = golden_take(golden, (snprintf(name, 64, "%s.rows", names[i / 2]), name));
+        bias = golden_take(golden, (snprintf(name, 64, "%s.head_bias", names[i / 2]), name));
+        want = golden_take(golden, (snprintf(name, 64, "%s.expect", names[i / 2]), name));
         for (int h = 0; h < 3; h++)
             memcpy(biases[h], bias, sizeof(biases[h]));
         memset(biases[1], 0, sizeof(biases[1]));
@@ -273,6 +282,7 @@ Test(pack_golden, rows_in_exl3_have_the_bias_of_their_head)
         tensors_write(&f, folder, "model.safetensors");
         cr_assert(eq(int, source_hf_open(folder, &src), 0));
         path_join(name, sizeof(name), folder, "x.pack");
+        spec.link_rows = i % 2;
         cr_assert(eq(int, pack_write(name, &spec, src), 0));
         cr_assert(eq(int, pack_open(name, &p), 0));
         cr_assert(eq(int, pack_bind(p, &part, 1), 0));
@@ -293,7 +303,7 @@ Test(pack_golden, rows_in_exl3_have_the_bias_of_their_head)
                          0));
             cr_assert(eq(int, s->ops->ask(s, &r.t, 0, column, row, 4), 0));
             cr_assert(eq(int, s->ops->take(s, 0, v), 0));
-            ngram_row(rows + words, i ? 6 : 4, none, other);
+            ngram_row(rows + words, i / 2 ? 6 : 4, none, other);
             cr_expect(memcmp(v, want + 3 * 160, sizeof(zero)) == 0, "last row of the last head");
             cr_expect(memcmp(v + 160, want, sizeof(zero)) == 0, "first head");
             cr_expect(memcmp(v + 2 * 160, other, sizeof(zero)) == 0, "a head without bias");
@@ -308,4 +318,59 @@ Test(pack_golden, rows_in_exl3_have_the_bias_of_their_head)
         free(bias);
         free(want);
     }
+}
+
+/* Linked rows are those of the file that was there, or the pack is refused. */
+Test(pack_golden, a_linked_file_that_is_another_one_is_refused)
+{
+    static const struct {
+        const char *name, *says;
+        int result;
+    } cases[] = {
+        { "as it was", NULL, 0 },
+        { "longer", "another file now", -EINVAL },
+        { "other tensors", "another file now", -EINVAL },
+        { "gone", "stays in", -ENOENT },
+    };
+    struct rows r = { .prime = { 1, 2, 1 }, .cols = 64 };
+    struct walk_part part = { rows_weights, &r };
+    struct last_line line = { 0 };
+
+    log_sink(keep_line, &line);
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct pack_spec spec = spec_of(&part, 1, 2, PACK_CPU);
+        char folder[PATH_CAP], path[PATH_CAP], shard[PATH_CAP];
+        struct tensors f = { 0 };
+        struct source *src;
+        struct pack *p;
+
+        spec.link_rows = true;
+        temp_folder(folder);
+        path_join(path, sizeof(path), folder, "x.pack");
+        path_join(shard, sizeof(shard), folder, "model.safetensors");
+        tensors_line(&f, "layers.1.engram.embed.weight:BF16[4,64]");
+        tensors_write(&f, folder, "model.safetensors");
+        cr_assert(eq(int, source_hf_open(folder, &src), 0));
+        cr_assert(eq(int, pack_write(path, &spec, src), 0));
+        src->ops->close(src);
+        if (i == 1)
+            cr_assert(truncate(shard, 2000) == 0);
+        if (i == 2) {
+            f = (struct tensors){ 0 };
+            tensors_line(&f, "layers.2.engram.embed.weight:BF16[4,64]");
+            tensors_write(&f, folder, "model.safetensors");
+        }
+        if (i == 3)
+            unlink(shard);
+        line = (struct last_line){ 0 };
+        cr_expect(eq(int, pack_open(path, &p), cases[i].result), "%s", cases[i].name);
+        if (cases[i].result == 0)
+            pack_close(p);
+        else
+            cr_expect(line.n == 1 && strstr(line.text, cases[i].says) &&
+                          strstr(line.text, "model.safetensors"),
+                      "%s: %s", cases[i].name, line.text);
+        folder_count(folder, 1);
+    }
+    log_sink(NULL, NULL);
 }

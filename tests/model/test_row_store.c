@@ -247,14 +247,12 @@ Test(row_store, a_truncated_file_is_an_error)
         int64_t row[2] = { 0, 126 };
         float got[2 * COLS], want[COLS];
         struct row_store *s = store_open(k, g.p);
-        uint64_t offset;
-        int64_t rows;
-        int fd;
+        struct pack_rows at;
 
         if (!s)
             continue;
-        cr_assert(eq(int, pack_rows_fd(g.p, g.tables.t[1].id, 2, &fd, &offset, &rows), 0));
-        cr_assert(truncate(g.path, (off_t)offset + 4) == 0);
+        cr_assert(eq(int, pack_rows_at(g.p, g.tables.t[1].id, 2, &at), 0));
+        cr_assert(truncate(g.path, (off_t)at.piece[0].offset + 4) == 0);
         memset(got, 0x7f, sizeof(got));
         cr_assert(eq(int, s->ops->ask(s, &g.tables.t[1], 0, column, row, 2), 0));
         line = (struct last_line){ 0 };
@@ -379,11 +377,11 @@ Test(row_store, no_order_of_asks_gives_a_wrong_row)
  * one comes back with the answer. */
 static int break_disk(struct rig *g, int with)
 {
-    uint64_t offset;
-    int64_t rows;
+    struct pack_rows at;
     int fd, saved;
 
-    cr_assert(eq(int, pack_rows_fd(g->p, g->tables.t[0].id, 0, &fd, &offset, &rows), 0));
+    cr_assert(eq(int, pack_rows_at(g->p, g->tables.t[0].id, 0, &at), 0));
+    fd = at.piece[0].fd;
     saved = dup(fd);
     cr_assert(saved >= 0 && dup2(with, fd) == fd);
     return saved;
@@ -391,12 +389,10 @@ static int break_disk(struct rig *g, int with)
 
 static void mend_disk(struct rig *g, int saved)
 {
-    uint64_t offset;
-    int64_t rows;
-    int fd;
+    struct pack_rows at;
 
-    cr_assert(eq(int, pack_rows_fd(g->p, g->tables.t[0].id, 0, &fd, &offset, &rows), 0));
-    cr_assert(dup2(saved, fd) == fd);
+    cr_assert(eq(int, pack_rows_at(g->p, g->tables.t[0].id, 0, &at), 0));
+    cr_assert(dup2(saved, at.piece[0].fd) == at.piece[0].fd);
     close(saved);
 }
 

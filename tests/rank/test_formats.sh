@@ -59,6 +59,20 @@ cut=$(grep '^sum ' "$WORK/out")
 expect 0 '' "$TANDEM" inspect "$WORK/cpu/rank0.pack" --gbps 100
 same 'a window reads one layout' "$cut" "$(grep '^sum ' "$WORK/out")"
 same 'floor = bytes / speed' yes "$(awk '/^sum /{d = $4 - $3 / 100; print (d < 1e-3 && d > -1e-3) ? "yes" : d}' "$WORK/out")"
+# Rows that stay where they are give the same text, as long as they are there.
+expect 0 'every digest holds' "$TANDEM" pack "$WORK/fp8" "$WORK/linked" --ranks 2 --engram link --verify
+expect 0 '' "$TANDEM" generate --set "model=$WORK/linked" --set ranks=2 --set partials=fp32 --set numerics=fp32 \
+    --prompt 'Found what?' --max-tokens 12 --json
+same 'linked rows change nothing' "$cpu" "$(field ids "$WORK/out")"
+expect 0 '' "$TANDEM" inspect "$WORK/linked/rank1.pack"
+same 'it says where they are' yes "$(grep -q "^layers.*engram.embed.weight .* 0 .* rows in $WORK/fp8/" "$WORK/out" && echo yes)"
+same 'the pack is smaller' yes "$([ "$(stat -c %s "$WORK/linked/rank0.pack")" -lt "$(stat -c %s "$WORK/cpu/rank0.pack")" ] && echo yes)"
+mv "$WORK/fp8/model.safetensors" "$WORK/fp8/away"
+expect 66 'stays in' "$TANDEM" generate --set "model=$WORK/linked" --set ranks=2 --prompt a
+mv "$WORK/fp8/away" "$WORK/fp8/model.safetensors"
+expect 64 'engram' "$TANDEM" pack "$MODEL" "$WORK/no" --engram move
+expect 65 'no file that could be linked' "$TANDEM" pack "synth:$WORK/fp8" "$WORK/no" --engram link
+same 'no folder is left' no "$([ -e "$WORK/no" ] && echo yes || echo no)"
 expect 64 'layout' "$TANDEM" pack "$MODEL" "$WORK/no" --layout gpu
 expect 64 'experts' "$TANDEM" pack "$MODEL" "$WORK/no" --experts half
 expect 64 'gbps' "$TANDEM" inspect "$WORK/cpu/rank0.pack" --gbps 0
