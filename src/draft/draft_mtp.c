@@ -334,7 +334,7 @@ static void mtp_collect(struct drafter *base, struct proposal *p)
 
 const struct drafter_ops draft_mtp = {
     .name = "mtp",
-    .caps = DRAFTER_DEVICE,
+    .caps = DRAFTER_DEVICE | DRAFTER_CHAIN,
     .open = mtp_open,
     .states = mtp_states,
     .weights = mtp_weights,

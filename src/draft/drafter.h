@@ -27,7 +27,8 @@ struct window;
 
 enum drafter_cap {
     DRAFTER_DEVICE = 1, /* proposes on every rank with collectives; else rank 0 alone, in plan */
-    DRAFTER_CONFIDENCES = 2 /* conf is a chance, not a constant */
+    DRAFTER_CONFIDENCES = 2, /* conf is a chance, not a constant */
+    DRAFTER_CHAIN = 4 /* every draft is a pass of its own: `most` bounds what a proposal costs */
 };
 
 /* One propose call, for the slots in slot[0 .. n - 1]; results after the queue's wait. */

@@ -354,6 +354,13 @@ static struct offer_at offer_of(const struct lead *l, int slot, bool alone)
                               .landing = &s->landing };
 }
 
+static struct plan_ask ask_of(const struct lead *l, const struct offer_at *at)
+{
+    return (struct plan_ask){ .slot = at->slot,
+                              .start = at->pos,
+                              .most = offer_most(&l->offers, at->slot, at->alone) };
+}
+
 /* Draft passes that the round before has not made. */
 static int draft_now(struct lead *l, const struct offer_at *at, int n)
 {
@@ -361,7 +368,7 @@ static int draft_now(struct lead *l, const struct offer_at *at, int n)
 
     for (int i = 0; i < n; i++)
         if (offer_need(&l->offers, &at[i]))
-            p.ask[p.asks++] = (struct plan_ask){ .slot = at[i].slot, .start = at[i].pos };
+            p.ask[p.asks++] = ask_of(l, &at[i]);
     return p.asks ? order_draft(l->r, &p) : 0;
 }
 
@@ -399,7 +406,7 @@ static int plan_windows(struct lead *l, struct plan_round *p)
     asks = offer_ask(&l->offers, at, n);
     for (int i = 0; i < n; i++)
         if (asks >> at[i].slot & 1u)
-            p->ask[p->asks++] = (struct plan_ask){ .slot = at[i].slot, .start = at[i].pos };
+            p->ask[p->asks++] = ask_of(l, &at[i]);
     p->arm = p->asks ? ARM_BEHIND : 0;
     return 0;
 }

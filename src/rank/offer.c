@@ -153,6 +153,22 @@ static int price(struct offers *o, const struct offer_at *at)
     return n == 0 && s->offered > 0 && !at->alone ? 1 : n;
 }
 
+int offer_most(const struct offers *o, int slot, bool alone)
+{
+    const struct drafter *d = o->r->k->drafter;
+    const struct offer *s = &o->slot[slot];
+    double q[WINDOW_MAX];
+    int most;
+
+    if (!(d->ops->caps & DRAFTER_CHAIN) || !o->priced || means_probe(&s->means))
+        return 0;
+    for (int j = 0; j < d->block; j++)
+        q[j] = means_q(&s->means, alone, j);
+    most = depth_chain(q, d->block, depth_lambda(&s->history, &o->costs),
+                       o->costs.draft_us[1] / d->block, &o->costs);
+    return most > 0 ? most : 1;
+}
+
 /* A copy is taken for what it earns over the model's drafts, both at the rate of rounds without copies. */
 static void choose_copy(struct offers *o, const struct offer_at *at)
 {

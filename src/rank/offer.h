@@ -82,6 +82,10 @@ void offer_end(struct offers *o, int slot);
  * what it proposed cannot be used. Once a round. */
 bool offer_need(struct offers *o, const struct offer_at *at);
 
+/* offer_most - drafts that the slot's next pass is worth, where each of them is a pass of its own; 0: as
+ * many as the drafter makes. */
+int offer_most(const struct offers *o, int slot, bool alone);
+
 /* offer_choose - fill o->slot[at->slot]: source, offered, k. After the passes that were needed. */
 void offer_choose(struct offers *o, const struct offer_at *at);
 

@@ -66,7 +66,7 @@ static uint64_t put_commit(const struct plan_commit *c)
 
 static uint64_t put_ask(const struct plan_ask *a)
 {
-    return (uint64_t)a->slot | at((uint32_t)a->start, 32);
+    return (uint64_t)a->slot | at((uint64_t)a->most, 8) | at((uint32_t)a->start, 32);
 }
 
 static uint64_t put_bias(const struct logit_bias *b)
@@ -254,7 +254,8 @@ static void take_asks(struct taker *t, struct plan_ask *a, int n)
         uint64_t word = take_word(t);
 
         a[i].slot = take_slot(t, word);
-        take_zero(t, word, 8, 24);
+        a[i].most = take_bits(t, word, 8, 8, 0, WINDOW_MAX, "drafts of a pass");
+        take_zero(t, word, 16, 16);
         a[i].start = take_bits(t, word, 32, 32, 0, t->b->context - 1, "start");
     }
 }

@@ -77,6 +77,7 @@ struct plan_span { /* FILL, SCORE */
 
 struct plan_ask {
     int slot, start; /* position of the pending token when the pass was asked for */
+    int most;        /* drafts of a chain; 0: the drafter's block */
 };
 
 struct plan_draft {

@@ -166,8 +166,10 @@ static void propose(struct rounds *r, const struct plan_ask *ask, int n)
 
     enter(r, PHASE_DRAFT);
     r->pass = (struct proposal){ .n = n };
-    for (int i = 0; i < n; i++)
+    for (int i = 0; i < n; i++) {
         r->pass.slot[i] = ask[i].slot;
+        r->pass.most = ask[i].most > r->pass.most ? ask[i].most : r->pass.most;
+    }
     k->arena.used = 0;
     k->drafter->ops->propose(k->drafter, &k->x, k->pool, &r->pass, r->sampler);
 }

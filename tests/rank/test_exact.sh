@@ -126,6 +126,21 @@ expect 0 '' ranks_of tcp 2 "${ask[@]}" --draft ngram --set depth=8
 same 'copied against serial' "$ids" "$(field ids "$WORK/out")"
 same 'copies save rounds' yes "$([ "$(field rounds "$WORK/out")" -lt 60 ] && echo yes)"
 
+# Next-token heads: a chain whose length the prices choose, and all of it.
+printf '5 9 3 44 17 5 9 3\n' >"$WORK/ids"
+ask=("$TANDEM" generate --set "model=$ROOT/tests/vectors/mtp" --set "cache=$WORK/../cache" --ids "$WORK/ids" --max-tokens 60 --json
+    --set ignore_eos=on --set context=512)
+for layout in "loop 1" "tcp 2"; do
+    # shellcheck disable=SC2086
+    expect 0 '' ranks_of $layout "${ask[@]}" --draft none
+    ids=$(field ids "$WORK/out")
+    for depth in auto 3; do
+        # shellcheck disable=SC2086
+        expect 0 '' ranks_of $layout "${ask[@]}" --draft mtp --set "depth=$depth"
+        same "$layout: next-token heads at depth $depth" "$ids" "$(field ids "$WORK/out")"
+    done
+done
+
 # A reply that a stop string ends: drafted and serial agree in ids, text and reason.
 ask=("$TANDEM" generate "${BASE[@]}" --prompt 'Once upon a time' --max-tokens 40 --json --stop 'man, and')
 expect 0 '' "${ask[@]}" --set depth=5

@@ -66,7 +66,7 @@ static struct plan_round some_round(uint64_t *n)
             p.tok[p.rows++] = below(n, 4096);
     }
     for (int i = 0; i < p.asks; i++)
-        p.ask[i] = (struct plan_ask){ i, below(n, 600) };
+        p.ask[i] = (struct plan_ask){ i, below(n, 600), below(n, WINDOW_MAX + 1) };
     p.start_ns = (int64_t)draw(n) << 30 | draw(n);
     return p;
 }
@@ -229,6 +229,7 @@ static const struct bad_case bad[] = {
     { "position over the context", PLAN_ROUND, 3, 3 << 8 | UINT64_C(600) << 32, "position" },
     { "rows over the context", PLAN_ROUND, 3, 3 << 8 | UINT64_C(598) << 32, "rows at the end" },
     { "ask slot", PLAN_ROUND, 4, 9, "slot" },
+    { "drafts of a pass", PLAN_ROUND, 4, 17 << 8, "drafts" },
     { "ask start", PLAN_ROUND, 4, UINT64_C(600) << 32, "start" },
     { "other rows than ids", PLAN_ROUND, 3, 5 << 8, "words" },
     { "keep flags", PLAN_KEEP, 1, 1 << 8 | 8 << 16, "flags" },
