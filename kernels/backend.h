@@ -12,6 +12,7 @@
 #define TANDEM_KERNELS_BACKEND_H
 
 #include <stddef.h>
+#include <stdint.h>
 
 struct op_table;
 struct pool;
@@ -70,6 +71,8 @@ struct backend_ops {
 struct device {
     const struct backend_ops *ops;
     struct pool *pool; /* workers of a host backend, NULL elsewhere */
+    uint64_t allocations; /* made on the device so far, graphs included; a round makes none (by backends that
+                           * have graphs) */
     int workers;       /* what per-worker scratch is counted by, at least 1; no result depends on it */
 };
 

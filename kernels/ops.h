@@ -600,6 +600,25 @@ struct markov_args {
     int rows, block, ranks, k, dim;
 };
 
+/* ---- what looks on ------------------------------------------------------------------------------------ */
+
+/* stamp - *at = the device's clock in ns when everything before it has run; only differences count.
+ * name     of what ends here, for profilers; it lives for ever */
+struct stamp_args {
+    int64_t *at;
+    const char *name;
+};
+
+/* inspect - fails the queue with -EBADMSG if a value is a NaN or an infinity, and names the layer and the first
+ * such row with its slot and position. Nothing is committed then.
+ * shapes   x [R][cols] */
+struct inspect_args {
+    const float *x;
+    const struct row_info *info;
+    int rows, cols;
+    int layer;
+};
+
 /* ---- the table --------------------------------------------------------------------------------------- */
 
 /* Every backend fills every entry; the order is that of the file. */
@@ -635,7 +654,9 @@ struct markov_args {
     OP(penalize)                                                                                   \
     OP(accept)                                                                                     \
     OP(commit)                                                                                     \
-    OP(markov)
+    OP(markov)                                                                                     \
+    OP(stamp)                                                                                      \
+    OP(inspect)
 
 struct op_table {
 #define OP_ENTRY(name) void (*name)(struct queue *q, const struct name##_args *a);

@@ -145,6 +145,7 @@ static int cuda_alloc(struct device *d, size_t bytes, void **out)
     void *p;
     cudaError_t e = cudaMalloc(&p, bytes ? bytes : 1);
 
+    d->allocations++;
     if (e == cudaErrorMemoryAllocation)
         return no_memory(bytes);
     if (e == cudaSuccess)
@@ -296,6 +297,10 @@ static void fault_report(struct queue *q, const struct cuda_fault *f)
     case FAULT_LOGITS:
         queue_fail(q, -EBADMSG, "choose: no finite logits in slot %d row %d position %d", f->slot,
                    f->row, f->pos);
+        break;
+    case FAULT_LAYER:
+        queue_fail(q, -EBADMSG, "layer %d: no finite number in slot %d row %d position %d", f->value,
+                   f->slot, f->row, f->pos);
         break;
     default:
         queue_fail(q, -EIO, "cuda: fault %d in row %d", f->kind, f->row);

@@ -34,6 +34,7 @@ int cuda_drain(struct cuda_queue *q)
         memcpy(q->landing[i].dst, q->landing[i].staged, q->landing[i].bytes);
     q->landings = 0;
     q->ring_used = 0;
+    q->waits++;
     return cuda_errno(e);
 }
 

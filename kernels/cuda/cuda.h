@@ -32,7 +32,8 @@ enum fault_kind {
     FAULT_TOKEN,   /* embed: `value` is no token of `limit` */
     FAULT_EXPERT,  /* moe: `value` is no expert of `limit` */
     FAULT_TYPE,    /* moe: weights of type `value` that the call was not queued for */
-    FAULT_LOGITS   /* choose: a row without a finite logit */
+    FAULT_LOGITS,  /* choose: a row without a finite logit */
+    FAULT_LAYER    /* inspect: a number that is none behind layer `value` */
 };
 
 /* What a kernel found; it lies in memory that host and device see. */
@@ -74,6 +75,7 @@ struct cuda_queue {
     struct cuda_landing landing[CUDA_LANDINGS];
     int landings;
     struct graph *capture; /* being captured, NULL if none */
+    uint64_t waits;
 };
 
 static inline struct cuda_queue *cuda_queue(struct queue *q)
@@ -92,6 +94,12 @@ int cuda_errno(cudaError_t e);
 /* queue_note - pick up a launch error of the op just queued. */
 void queue_note(struct queue *q, const char *op);
 
+/* cuda_range_*, cuda_mark - names for a profiler's time line; nothing where nobody looks. range.c,
+ * range_none.c. A name is NULL for none. */
+void cuda_range_begin(const char *name);
+void cuda_range_end(void);
+void cuda_mark(const char *name);
+
 /* cuda_*_limits - let the kernels of a file use shared_max bytes of shared memory a block. */
 cudaError_t cuda_attend_limits(int shared_max);
 cudaError_t cuda_markov_limits(int shared_max);
@@ -105,6 +113,7 @@ int cuda_graph_begin(struct queue *q);
 int cuda_graph_end(struct queue *q, struct graph **out);
 void cuda_graph_launch(struct queue *q, struct graph *g);
 void cuda_graph_close(struct graph *g);
+void cuda_graph_name(struct cuda_queue *q, const char *name);
 void cuda_graph_put(struct cuda_queue *q, void *dst, const void *src, size_t bytes);
 void cuda_graph_get(struct cuda_queue *q, void *dst, const void *src, size_t bytes);
 

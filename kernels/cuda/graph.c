@@ -1,5 +1,6 @@
 /* graph.c owns captured windows. What a graph copies from and to the host goes through pinned
- * memory of its own: a launch fills in what the sources hold then, and the wait behind it delivers.
+ * memory of its own, taken in pieces while it is captured: a launch fills in what the sources hold
+ * then, and the wait behind it delivers.
  */
 #include "kernels/cuda/cuda.h"
 
@@ -8,16 +9,19 @@
 
 #include "src/base/log.h"
 
-#define STAGED_BYTES ((size_t)256 << 10)
+#define PIECE_BYTES ((size_t)16 << 10)
+#define PIECES_MAX 16
 #define STAGED_ALIGN 64
 #define COPIES_MAX 32
 
 struct graph {
     cudaGraphExec_t exec;
-    cudaEvent_t done; /* of the last launch */
-    bool launched;
-    char *staged; /* pinned */
-    size_t used;
+    uint64_t launched; /* waits of the queue at the last launch, plus one; 0: never */
+    struct cuda_device *dev;
+    const char *name;        /* of the last stamp inside */
+    char *piece[PIECES_MAX]; /* pinned */
+    int pieces;
+    size_t used, room;                  /* of the last piece */
     struct cuda_landing in[COPIES_MAX]; /* staged is refilled from dst, the caller's memory */
     struct cuda_landing out[COPIES_MAX];
     int ins, outs;
@@ -27,9 +31,8 @@ static void graph_free(struct graph *g)
 {
     if (g->exec)
         cudaGraphExecDestroy(g->exec);
-    if (g->done)
-        cudaEventDestroy(g->done);
-    cudaFreeHost(g->staged);
+    for (int i = 0; i < g->pieces; i++)
+        cudaFreeHost(g->piece[i]);
     free(g);
 }
 
@@ -37,7 +40,6 @@ int cuda_graph_begin(struct queue *base)
 {
     struct cuda_queue *q = cuda_queue(base);
     struct graph *g;
-    void *staged = NULL;
     cudaError_t e;
 
     if (base->err)
@@ -47,12 +49,9 @@ int cuda_graph_begin(struct queue *base)
     g = calloc(1, sizeof(*g));
     if (!g)
         return fail(-ENOMEM, "cuda: no memory for a graph");
-    e = cudaHostAlloc(&staged, STAGED_BYTES, cudaHostAllocDefault);
-    g->staged = staged;
-    if (e == cudaSuccess)
-        e = cudaEventCreateWithFlags(&g->done, cudaEventDisableTiming);
-    if (e == cudaSuccess)
-        e = cudaStreamBeginCapture(q->stream, cudaStreamCaptureModeThreadLocal);
+    g->dev = (struct cuda_device *)base->dev;
+    g->dev->base.allocations++;
+    e = cudaStreamBeginCapture(q->stream, cudaStreamCaptureModeThreadLocal);
     if (e != cudaSuccess) {
         graph_free(g);
         return fail(cuda_errno(e), "cuda: capturing a window: %s", cudaGetErrorString(e));
@@ -99,22 +98,21 @@ void cuda_graph_launch(struct queue *base, struct graph *g)
 
     if (base->err)
         return;
-    if (q->landings + g->outs > CUDA_LANDINGS && cuda_drain(q) < 0)
-        return;
-    /* The copies of a launch that is still under way read the same staged bytes. */
-    if (g->ins > 0 && g->launched)
-        e = cudaEventSynchronize(g->done);
+    /* The copies of a launch that may still be under way read the same staged bytes. */
+    if (q->landings + g->outs > CUDA_LANDINGS || (g->ins > 0 && g->launched == q->waits + 1)) {
+        if (cuda_drain(q) < 0)
+            return;
+    }
     for (int i = 0; i < g->ins; i++)
         memcpy((void *)(uintptr_t)g->in[i].staged, g->in[i].dst, g->in[i].bytes);
-    if (e == cudaSuccess)
-        e = cudaGraphLaunch(g->exec, q->stream);
-    if (e == cudaSuccess && g->ins > 0)
-        e = cudaEventRecord(g->done, q->stream);
+    cuda_range_begin(g->name);
+    e = cudaGraphLaunch(g->exec, q->stream);
+    cuda_range_end();
     if (e != cudaSuccess) {
         queue_fail(base, cuda_errno(e), "cuda: launching a graph: %s", cudaGetErrorString(e));
         return;
     }
-    g->launched = true;
+    g->launched = q->waits + 1;
     for (int i = 0; i < g->outs; i++)
         q->landing[q->landings++] = g->out[i];
 }
@@ -125,19 +123,45 @@ void cuda_graph_close(struct graph *g)
         graph_free(g);
 }
 
+/* Another piece; a capture forbids what may wait for the device, and this does not touch the stream. */
+static bool grow(struct graph *g, size_t bytes)
+{
+    enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+    void *piece = NULL;
+
+    if (g->pieces == PIECES_MAX)
+        return false;
+    g->room = bytes > PIECE_BYTES ? bytes : PIECE_BYTES;
+    cudaThreadExchangeStreamCaptureMode(&mode);
+    if (cudaHostAlloc(&piece, g->room, cudaHostAllocDefault) != cudaSuccess)
+        piece = NULL;
+    cudaThreadExchangeStreamCaptureMode(&mode);
+    if (!piece)
+        return false;
+    g->piece[g->pieces++] = piece;
+    g->used = 0;
+    return true;
+}
+
 /* Pinned room of a copy that is being captured; NULL if the graph has none left. */
 static char *stage(struct cuda_queue *q, int copies, size_t bytes)
 {
     struct graph *g = q->capture;
-    char *at = g->staged + g->used;
+    char *at;
 
-    if (copies == COPIES_MAX || bytes > STAGED_BYTES - g->used) {
-        queue_fail(&q->base, -EINVAL,
-                   "cuda: a captured window copies more than %d pieces or %zu bytes", COPIES_MAX,
-                   STAGED_BYTES);
+    if (copies == COPIES_MAX) {
+        queue_fail(&q->base, -EINVAL, "cuda: a captured window copies more than %d pieces",
+                   COPIES_MAX);
         return NULL;
     }
+    if ((g->pieces == 0 || bytes > g->room - g->used) && !grow(g, bytes)) {
+        queue_fail(&q->base, -ENOMEM, "cuda: no pinned memory for a copy of %zu bytes", bytes);
+        return NULL;
+    }
+    at = g->piece[g->pieces - 1] + g->used;
     g->used += (bytes + STAGED_ALIGN - 1) / STAGED_ALIGN * STAGED_ALIGN;
+    if (g->used > g->room)
+        g->used = g->room;
     return at;
 }
 
@@ -146,6 +170,11 @@ static void note(struct cuda_queue *q, cudaError_t e)
     if (e != cudaSuccess)
         queue_fail(&q->base, cuda_errno(e), "cuda: a copy in a captured window: %s",
                    cudaGetErrorString(e));
+}
+
+void cuda_graph_name(struct cuda_queue *q, const char *name)
+{
+    q->capture->name = name;
 }
 
 void cuda_graph_put(struct cuda_queue *q, void *dst, const void *src, size_t bytes)
