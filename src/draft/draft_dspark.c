@@ -21,7 +21,6 @@
 
 #define CANDIDATES                                                                                 \
     128 /* 64 lose a tenth of the accepted drafts on code, more than 128 gain nothing */
-#define SLOT_SETS (1 << SLOTS_MAX)
 #define BLOCK_ROWS (SLOTS_MAX * WINDOW_MAX)
 
 struct dspark {
@@ -37,9 +36,8 @@ struct dspark {
     int candidates; /* of a row and rank */
     bool keep_refined;
 
-    /* device. Segments of every set of slots and the block's tokens never change, so a pass uploads
-     * nothing but samplers. */
-    struct segment *seg; /* [SLOT_SETS][SLOTS_MAX] */
+    /* device. The tokens of blocks never change, so a pass uploads segments and samplers alone. */
+    struct segment *seg; /* [SLOTS_MAX] */
     int32_t *tok;        /* [SLOTS_MAX * block] */
     struct row_info *info;
     struct sampler *sampler;
@@ -47,8 +45,10 @@ struct dspark {
     float *conf;
     struct candidate *refined; /* NULL unless kept */
 
-    /* host, of the last pass */
+    /* host, of the last pass; where they are, so that a captured pass finds them */
     unsigned slots; /* set of its slots */
+    struct segment h_seg[SLOTS_MAX];
+    struct sampler h_sampler[SLOTS_MAX];
     int32_t h_draft[BLOCK_ROWS];
     float h_conf[BLOCK_ROWS];
     struct candidate *h_refined;
@@ -156,7 +156,7 @@ static int alloc_buffers(struct dspark *d)
         void *at;
         size_t bytes;
     } b[] = {
-        { &d->seg, sizeof(struct segment) * SLOT_SETS * SLOTS_MAX },
+        { &d->seg, sizeof(struct segment) * SLOTS_MAX },
         { &d->tok, sizeof(int32_t) * rows },
         { &d->info, sizeof(struct row_info) * rows },
         { &d->sampler, sizeof(struct sampler) * SLOTS_MAX },
@@ -182,10 +182,8 @@ static int alloc_buffers(struct dspark *d)
     return d->h_refined ? 0 : fail(-ENOMEM, "draft dspark: no memory for %zu candidates", kept);
 }
 
-/* Blocks lie in the order of their slots. */
 static int upload_blocks(struct dspark *d)
 {
-    struct segment seg[SLOT_SETS][SLOTS_MAX] = { 0 };
     int32_t tok[BLOCK_ROWS];
     int block = d->a->block;
     struct queue *q;
@@ -193,15 +191,8 @@ static int upload_blocks(struct dspark *d)
 
     if (r < 0)
         return r;
-    for (unsigned set = 0; set < SLOT_SETS; set++)
-        for (int slot = 0, n = 0; slot < SLOTS_MAX; slot++)
-            if (set >> slot & 1u) {
-                seg[set][n] = (struct segment){ .slot = slot, .first = n * block, .len = block };
-                n++;
-            }
     for (int i = 0; i < SLOTS_MAX * block; i++)
         tok[i] = i % block == 0 ? -1 : d->a->noise;
-    q->ops->put(q, d->seg, seg, sizeof(seg));
     q->ops->put(q, d->tok, tok, sizeof(int32_t) * (size_t)(SLOTS_MAX * block));
     r = q->ops->wait(q);
     q->ops->queue_close(q);
@@ -312,6 +303,7 @@ static void dspark_observe(struct drafter *base, struct exec *x, const struct sl
         }
         to = end;
     }
+    to += w->pad;
     if (to > from)
         ingest(d, x, p, w, from, to - from);
 }
@@ -367,6 +359,24 @@ static void refine(struct dspark *d, struct exec *x, const float *h, int rows)
                                                .dim = a->dim });
 }
 
+/* Blocks lie in the order of their slots. */
+static void dspark_stage(struct drafter *base, const struct proposal *p,
+                         const struct sampler *sampler)
+{
+    struct dspark *d = (struct dspark *)base;
+    int block = d->a->block, n = 0;
+
+    d->slots = 0;
+    for (int i = 0; i < p->n; i++)
+        d->slots |= 1u << p->slot[i];
+    for (int slot = 0; slot < SLOTS_MAX; slot++)
+        if (d->slots >> slot & 1u) {
+            d->h_seg[n] = (struct segment){ .slot = slot, .first = n * block, .len = block };
+            n++;
+        }
+    memcpy(d->h_sampler, sampler, sizeof(d->h_sampler));
+}
+
 static void dspark_propose(struct drafter *base, struct exec *x, const struct slot_pool *pool,
                            struct proposal *p, const struct sampler *sampler)
 {
@@ -381,11 +391,10 @@ static void dspark_propose(struct drafter *base, struct exec *x, const struct sl
     };
     struct v41_pass pass;
 
-    d->slots = 0;
-    for (int i = 0; i < p->n; i++)
-        d->slots |= 1u << p->slot[i];
-    x->q->ops->put(x->q, d->sampler, sampler, sizeof(*sampler) * SLOTS_MAX);
-    x->op->stage(x->q, &(struct stage_args){ .seg = d->seg + (size_t)d->slots * SLOTS_MAX,
+    dspark_stage(base, p, sampler);
+    x->q->ops->put(x->q, d->sampler, d->h_sampler, sizeof(d->h_sampler));
+    x->q->ops->put(x->q, d->seg, d->h_seg, sizeof(d->h_seg));
+    x->op->stage(x->q, &(struct stage_args){ .seg = d->seg,
                                              .head = pool->head,
                                              .tok = d->tok,
                                              .info = d->info,
@@ -470,6 +479,7 @@ const struct drafter_ops draft_dspark = {
     .ready = dspark_ready,
     .reset = dspark_reset,
     .observe = dspark_observe,
+    .stage = dspark_stage,
     .propose = dspark_propose,
     .collect = dspark_collect,
     .close = dspark_close,

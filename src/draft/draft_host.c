@@ -44,6 +44,10 @@ void draft_host_observe(struct drafter *d, struct exec *x, const struct slot_poo
 {
 }
 
+void draft_host_stage(struct drafter *d, const struct proposal *p, const struct sampler *sampler)
+{
+}
+
 void draft_host_collect(struct drafter *d, struct proposal *p)
 {
     const struct proposal *made = &((struct host_draft *)d)->made;

@@ -23,6 +23,7 @@ int draft_host_ready(struct drafter *d, struct device *dev, const struct slot_po
 void draft_host_reset(struct drafter *d, struct exec *x, struct slot_pool *p, int slot, int first);
 void draft_host_observe(struct drafter *d, struct exec *x, const struct slot_pool *p,
                         struct window *w);
+void draft_host_stage(struct drafter *d, const struct proposal *p, const struct sampler *sampler);
 void draft_host_collect(struct drafter *d, struct proposal *p);
 void draft_host_close(struct drafter *d);
 

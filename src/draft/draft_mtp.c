@@ -29,7 +29,6 @@
 #define BLOCK 3       /* drafts of a chain: behind them h has little to do with the model's */
 #define CANDIDATES 64 /* of a row and rank */
 #define CHANCE 0.7f   /* of a head without confidences: depth.h keeps the real ones */
-#define SLOT_SETS (1 << SLOTS_MAX)
 
 struct mtp {
     struct drafter base;
@@ -39,15 +38,18 @@ struct mtp {
     const float *enorm, *hnorm, *norm;
     int hidden; /* state: h by position */
 
-    /* device; segments of every set of slots never change */
-    struct segment *seg;   /* [SLOT_SETS][SLOTS_MAX] */
+    /* device */
+    struct segment *seg;   /* [SLOTS_MAX] */
     int32_t *pending;      /* [SLOTS_MAX] of -1 */
     struct row_info *info; /* [SLOTS_MAX] */
     struct sampler *sampler;
     int32_t *draft; /* [BLOCK][SLOTS_MAX] */
     float *conf;
 
+    /* host, where a captured pass finds them */
     int32_t h_draft[BLOCK * SLOTS_MAX];
+    struct segment h_seg[SLOTS_MAX];
+    struct sampler h_sampler[SLOTS_MAX];
     unsigned slots; /* of the last pass */
     int cells;      /* of its chain */
 };
@@ -104,22 +106,14 @@ static void mtp_weights(void *object, struct walk *w)
 
 static int upload(struct mtp *d)
 {
-    struct segment seg[SLOT_SETS][SLOTS_MAX] = { 0 };
     int32_t pending[SLOTS_MAX];
     struct queue *q;
     int r = d->dev->ops->queue_open(d->dev, &q);
 
     if (r < 0)
         return r;
-    for (unsigned set = 0; set < SLOT_SETS; set++)
-        for (int slot = 0, n = 0; slot < SLOTS_MAX; slot++)
-            if (set >> slot & 1u) {
-                seg[set][n] = (struct segment){ .slot = slot, .first = n, .len = 1 };
-                n++;
-            }
     for (int i = 0; i < SLOTS_MAX; i++)
         pending[i] = -1;
-    q->ops->put(q, d->seg, seg, sizeof(seg));
     q->ops->put(q, d->pending, pending, sizeof(pending));
     r = q->ops->wait(q);
     q->ops->queue_close(q);
@@ -133,7 +127,7 @@ static int mtp_ready(struct drafter *base, struct device *dev, const struct slot
         void *at;
         size_t bytes;
     } b[] = {
-        { &d->seg, sizeof(struct segment) * SLOT_SETS * SLOTS_MAX },
+        { &d->seg, sizeof(struct segment) * SLOTS_MAX },
         { &d->pending, sizeof(int32_t) * SLOTS_MAX },
         { &d->info, sizeof(struct row_info) * SLOTS_MAX },
         { &d->sampler, sizeof(struct sampler) * SLOTS_MAX },
@@ -282,6 +276,23 @@ static void pick(struct mtp *d, struct exec *x, const float *y, int rows, int32_
     arena_reset(x->tmp, mark);
 }
 
+static void mtp_stage(struct drafter *base, const struct proposal *p, const struct sampler *sampler)
+{
+    struct mtp *d = (struct mtp *)base;
+    int n = 0;
+
+    d->slots = 0;
+    for (int i = 0; i < p->n; i++)
+        d->slots |= 1u << p->slot[i];
+    for (int slot = 0; slot < SLOTS_MAX; slot++)
+        if (d->slots >> slot & 1u) {
+            d->h_seg[n] = (struct segment){ .slot = slot, .first = n, .len = 1 };
+            n++;
+        }
+    memcpy(d->h_sampler, sampler, sizeof(d->h_sampler));
+    d->cells = p->most > 0 && p->most < BLOCK ? p->most : BLOCK;
+}
+
 static void mtp_propose(struct drafter *base, struct exec *x, const struct slot_pool *pool,
                         struct proposal *p, const struct sampler *sampler)
 {
@@ -289,14 +300,12 @@ static void mtp_propose(struct drafter *base, struct exec *x, const struct slot_
     size_t mark = arena_mark(x->tmp), n = (size_t)p->n * (size_t)d->m->dim;
     float *h = arena_f32(x->tmp, n), *y = arena_f32(x->tmp, n), *swap;
 
-    d->slots = 0;
-    for (int i = 0; i < p->n; i++)
-        d->slots |= 1u << p->slot[i];
-    x->q->ops->put(x->q, d->sampler, sampler, sizeof(*sampler) * SLOTS_MAX);
-    d->cells = p->most > 0 && p->most < BLOCK ? p->most : BLOCK;
+    mtp_stage(base, p, sampler);
+    x->q->ops->put(x->q, d->sampler, d->h_sampler, sizeof(d->h_sampler));
+    x->q->ops->put(x->q, d->seg, d->h_seg, sizeof(d->h_seg));
     for (int i = 0; i < d->cells; i++) {
         x->op->stage(x->q,
-                     &(struct stage_args){ .seg = d->seg + (size_t)d->slots * SLOTS_MAX,
+                     &(struct stage_args){ .seg = d->seg,
                                            .head = pool->head,
                                            .tok = i ? d->draft + (i - 1) * SLOTS_MAX : d->pending,
                                            .info = d->info,
@@ -341,6 +350,7 @@ const struct drafter_ops draft_mtp = {
     .ready = mtp_ready,
     .reset = mtp_reset,
     .observe = mtp_observe,
+    .stage = mtp_stage,
     .propose = mtp_propose,
     .collect = mtp_collect,
     .close = mtp_close,

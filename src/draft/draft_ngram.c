@@ -295,6 +295,7 @@ const struct drafter_ops draft_ngram = {
     .ready = ngram_ready,
     .reset = ngram_reset,
     .observe = draft_host_observe,
+    .stage = draft_host_stage,
     .propose = ngram_propose,
     .collect = draft_host_collect,
     .close = ngram_close,

@@ -24,6 +24,7 @@ const struct drafter_ops draft_none = {
     .ready = draft_host_ready,
     .reset = draft_host_reset,
     .observe = draft_host_observe,
+    .stage = draft_host_stage,
     .propose = none_propose,
     .collect = draft_host_collect,
     .close = draft_host_close,

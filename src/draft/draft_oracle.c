@@ -98,6 +98,7 @@ const struct drafter_ops draft_oracle = {
     .ready = draft_host_ready,
     .reset = oracle_reset,
     .observe = draft_host_observe,
+    .stage = draft_host_stage,
     .propose = oracle_propose,
     .collect = draft_host_collect,
     .close = oracle_close,

@@ -37,6 +37,7 @@ const struct drafter_ops draft_random = {
     .ready = draft_host_ready,
     .reset = draft_host_reset,
     .observe = draft_host_observe,
+    .stage = draft_host_stage,
     .propose = random_propose,
     .collect = draft_host_collect,
     .close = draft_host_close,

@@ -29,7 +29,20 @@ struct exec {
     int workers;      /* of the device: what per-worker scratch is sized by */
     enum round round; /* of activations: ROUND_NONE at fp32, ROUND_BF16 at bf16 and released */
     enum codec in;    /* of inputs of FP8 and MXFP4 weights: CODEC_QW at released, else CODEC_F32 */
+    bool trace;       /* setting trace_numerics: look for a NaN or an infinity behind every layer */
 };
+
+/* exec_layer - the stream x [rows][cols] has passed a layer. */
+static inline void exec_layer(struct exec *x, const float *stream, const struct row_info *info,
+                              int rows, int cols, int layer)
+{
+    if (x->trace)
+        x->op->inspect(x->q, &(struct inspect_args){ .x = stream,
+                                                     .info = info,
+                                                     .rows = rows,
+                                                     .cols = cols,
+                                                     .layer = layer });
+}
 
 /* arena_take - bytes from the arena, aligned to 256. Asserts that they fit: the dry run sized it. */
 void *arena_take(struct arena *a, size_t bytes);

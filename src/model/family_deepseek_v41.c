@@ -506,6 +506,7 @@ static void v41_forward(struct model *base, struct exec *x, const struct slot_po
                                                              .round = x->round });
         v41_layer_forward(a, l, l->ratio ? &m->layer[a->kv_source[i]] : NULL, x, p, &rows, &pass,
                           X);
+        exec_layer(x, X, w->info, w->rows, a->hc * a->dim, i);
     }
     if (w->head)
         head(m, x, w, X, pass.pre);

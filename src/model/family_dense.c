@@ -435,8 +435,10 @@ static void dense_forward(struct model *base, struct exec *x, const struct slot_
     x->op->embed(x->q,
                  &(struct embed_args){
                      .table = &m->embed, .info = w->info, .y = h, .rows = w->rows, .copies = 1 });
-    for (int i = 0; i < base->layers; i++)
+    for (int i = 0; i < base->layers; i++) {
         layer_forward(m, &m->layer[i], x, p, &r, 1 + 2 * i, h);
+        exec_layer(x, h, w->info, w->rows, base->dim, i);
+    }
     if (base->tap_cols)
         x->op->hc_mean(x->q, &(struct hc_mean_args){ .x = h,
                                                      .y = w->taps,

@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define WINDOW_BUFFERS (8 + WINDOW_TABLES)
+#define WINDOW_BUFFERS (10 + WINDOW_TABLES)
 
 /* One device allocation of the window and where its address goes. */
 struct buffer {
@@ -26,6 +26,8 @@ static int window_buffers(struct window *w, const struct model *m, struct buffer
     int n = 0;
 
     b[n++] = (struct buffer){ &w->d_seg, sizeof(struct segment) * SLOTS_MAX };
+    b[n++] = (struct buffer){ &w->d_cover, sizeof(struct segment) * SLOTS_MAX };
+    b[n++] = (struct buffer){ &w->d_stamp, sizeof(int64_t) * WINDOW_STAMPS };
     b[n++] = (struct buffer){ &w->d_tok, sizeof(int32_t) * rows };
     b[n++] = (struct buffer){ &w->info, sizeof(struct row_info) * rows };
     b[n++] =
@@ -101,6 +103,8 @@ void window_close(struct window *w)
         return;
     d = w->dev;
     d->ops->free(d, w->d_seg);
+    d->ops->free(d, w->d_cover);
+    d->ops->free(d, w->d_stamp);
     d->ops->free(d, w->d_tok);
     d->ops->free(d, w->info);
     d->ops->free(d, w->logits);
@@ -117,6 +121,7 @@ void window_clear(struct window *w)
 {
     w->segs = 0;
     w->rows = 0;
+    w->pad = 0;
     w->head = false;
 }
 
@@ -135,11 +140,19 @@ int window_add(struct window *w, int slot, const int32_t *tok, int len, int flag
     return 0;
 }
 
-int window_upload(struct exec *x, struct slot_pool *p, struct window *w)
+void window_pad(struct window *w, int rows)
 {
-    struct queue *q = x->q;
+    assert(w->segs > 0 && w->pad == 0 && rows <= w->rows_max);
+    for (; w->rows < rows; w->rows++, w->pad++)
+        w->tok[w->rows] = w->tok[w->rows - 1];
+}
 
+int window_note(struct slot_pool *p, struct window *w)
+{
     assert(!w->head || w->rows <= WINDOW_ROWS_SHARED);
+    memcpy(w->cover, w->seg, sizeof(w->cover));
+    w->cover[w->segs - 1].len += w->pad;
+    assert(w->pad == 0 || w->cover[w->segs - 1].len <= p->rows_max);
     for (int i = 0; i < w->segs; i++) {
         const struct segment *s = &w->seg[i];
 
@@ -149,17 +162,34 @@ int window_upload(struct exec *x, struct slot_pool *p, struct window *w)
         memcpy(p->ids[s->slot] + p->pos[s->slot], w->tok + s->first,
                sizeof(int32_t) * (size_t)s->len);
     }
+    return 0;
+}
+
+void window_send(struct exec *x, const struct slot_pool *p, struct window *w)
+{
+    struct queue *q = x->q;
+
     q->ops->put(q, w->d_seg, w->seg, sizeof(w->seg[0]) * (size_t)w->segs);
+    q->ops->put(q, w->d_cover, w->cover, sizeof(w->cover[0]) * (size_t)w->segs);
     q->ops->put(q, w->d_tok, w->tok, sizeof(w->tok[0]) * (size_t)w->rows);
     for (int t = 0; t < WINDOW_TABLES; t++)
         if (w->engram[t])
             q->ops->put(q, w->engram[t], w->h_engram[t],
                         sizeof(float) * (size_t)w->rows * (size_t)w->engram_ld[t]);
-    x->op->stage(
-        q,
-        &(struct stage_args){
-            .seg = w->d_seg, .head = p->head, .tok = w->d_tok, .info = w->info, .segs = w->segs });
-    return 0;
+    x->op->stage(q, &(struct stage_args){ .seg = w->d_cover,
+                                          .head = p->head,
+                                          .tok = w->d_tok,
+                                          .info = w->info,
+                                          .segs = w->segs });
+}
+
+int window_upload(struct exec *x, struct slot_pool *p, struct window *w)
+{
+    int r = window_note(p, w);
+
+    if (r == 0)
+        window_send(x, p, w);
+    return r;
 }
 
 void window_fetch(struct exec *x, struct window *w)
@@ -170,4 +200,20 @@ void window_fetch(struct exec *x, struct window *w)
         q->ops->get(q, w->choice, w->d_choice, sizeof(int32_t) * (size_t)w->rows);
     q->ops->get(q, w->n_ok, w->d_n_ok, sizeof(int32_t) * (size_t)w->segs);
     q->ops->get(q, w->next, w->d_next, sizeof(int32_t) * (size_t)w->segs);
+    window_fetch_stamps(x, w);
+}
+
+void window_stamp(struct exec *x, struct window *w, enum window_stamp s)
+{
+    static const char *const names[WINDOW_STAMPS] = {
+        [STAMP_BEGIN] = "begin",     [STAMP_FORWARD] = "forward", [STAMP_CHOSEN] = "choose",
+        [STAMP_INGESTED] = "ingest", [STAMP_DRAFTED] = "draft",
+    };
+
+    x->op->stamp(x->q, &(struct stamp_args){ .at = w->d_stamp + s, .name = names[s] });
+}
+
+void window_fetch_stamps(struct exec *x, struct window *w)
+{
+    x->q->ops->get(x->q, w->stamp, w->d_stamp, sizeof(w->stamp));
 }

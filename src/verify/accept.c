@@ -40,7 +40,7 @@ struct accept {
     bool chunked; /* every share begins with a whole chunk */
     int ldm;      /* chunks of the widest share */
     struct route route;
-    struct sampler staged[SLOTS_MAX];
+    struct sampler staged[SLOTS_MAX], sent[SLOTS_MAX]; /* of the window; on the device */
     struct history *history;
     /* as accept_route asked */
     int forced_k;
@@ -230,7 +230,10 @@ void accept_stage(struct accept *a, struct exec *x, const struct slot_pool *pool
     assert(w->head || !r->choices);
     if (!r->choices)
         return;
-    x->q->ops->put(x->q, a->sampler, a->staged, sizeof(a->staged));
+    if (memcmp(a->sent, a->staged, sizeof(a->sent)) != 0) {
+        memcpy(a->sent, a->staged, sizeof(a->sent));
+        x->q->ops->put(x->q, a->sampler, a->sent, sizeof(a->sent));
+    }
     for (int i = 0; i < w->segs; i++)
         if (sampler_counts(&a->staged[w->seg[i].slot]))
             history_follow(a->history, x, pool, w->seg[i].slot, a->sampler);

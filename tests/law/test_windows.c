@@ -3,10 +3,13 @@
 #include "tests/rig/goldens.h"
 #include "tests/rig/rig.h"
 
+#include "src/base/log.h"
 #include "src/base/rng.h"
 
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>
+#include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -146,6 +149,46 @@ Test(windows, every_split_has_the_bits_of_single_rows_at_released_numerics)
                                      .bf16_wire = true,
                                      .released = true },
              every_split, NULL);
+}
+
+/* Windows of R rows that are filled up to a bucket, as captured ones are: the padding is nobody's. */
+static void every_padding(struct rig *g, void *arg)
+{
+    size_t n;
+    const int32_t *ids = golden_i32(&n, "prose_long.ids");
+    struct trace want, got;
+
+    trace_open(g, &want);
+    trace_open(g, &got);
+    serial(g, ids, &want);
+    for (int r = 1; r < ROWS; r++) {
+        int slot = fresh_slot(g, ids, START);
+
+        for (int at = 0; at + r <= ROWS; at += r) {
+            window_clear(g->w);
+            g->w->head = true;
+            cr_assert(eq(int, window_add(g->w, slot, ids + START + at, r, 0), 0));
+            window_pad(g->w, r + at % (ROWS - r) + 1);
+            cr_assert(eq(int, g->m->ops->stage(g->m, g->pool, g->rows, g->w), 0));
+            cr_assert(eq(int, window_upload(&g->x, g->pool, g->w), 0));
+            g->m->ops->forward(g->m, &g->x, g->pool, g->w);
+            record(g, &got, at, 0, r);
+            rig_keep(g, slot, r);
+            cr_expect(eq(u64, digest(g, slot), want.digest[at + r]), "states after row %d, %d a window",
+                      at + r, r);
+        }
+        expect_same(g, &got, &want, ROWS / r * r, "padded windows of", r);
+        slot_drop(g->pool, slot);
+    }
+    trace_close(&want);
+    trace_close(&got);
+}
+
+Test(windows, padding_changes_no_row_and_no_state)
+{
+    rigs_run(&(struct rig_settings){ .ranks = 1, .rows_max = ROWS }, every_padding, NULL);
+    rigs_run(&(struct rig_settings){ .ranks = 2, .rows_max = ROWS, .bf16_wire = true }, every_padding,
+             NULL);
 }
 
 /* Drafts that are wrong from row k on: the window's rows behind k are dropped and the right tokens follow. */
@@ -319,4 +362,47 @@ Test(windows, threads_change_nothing)
     rigs_run(&(struct rig_settings){ .ranks = 1, .threads = 1 }, run_once, &one);
     rigs_run(&(struct rig_settings){ .ranks = 1, .threads = 3 }, run_once, &three);
     cr_expect(memcmp(&one, &three, sizeof(one)) == 0);
+}
+
+/* With trace_numerics a number that is none is named where it comes in: here from what a layer keeps of the
+ * tokens before. */
+static void every_bad_layer(struct rig *g, void *arg)
+{
+    size_t n;
+    const int32_t *ids = golden_i32(&n, "prose_long.ids");
+    const struct state_list *l = &g->pool->states;
+    int layer = 0;
+
+    g->x.trace = true;
+    for (int i = 0; i < l->n; i++) {
+        const struct state_view *v = &g->pool->view[i];
+        float bad = NAN;
+        char want[32];
+        int slot;
+
+        if (l->spec[i].kind != STATE_RING || l->spec[i].cols != l->spec[0].cols)
+            continue; /* not the window of a layer */
+        slot = fresh_slot(g, ids, START);
+        g->q->ops->put(g->q,
+                       v->base + (size_t)slot * v->slot_stride +
+                           (size_t)((START - 2) % v->cap) * v->row_bytes,
+                       &bad, sizeof(bad));
+        window_clear(g->w);
+        g->w->head = true;
+        cr_assert(eq(int, window_add(g->w, slot, ids + START, 3, 0), 0));
+        cr_assert(eq(int, g->m->ops->stage(g->m, g->pool, g->rows, g->w), 0));
+        cr_assert(eq(int, window_upload(&g->x, g->pool, g->w), 0));
+        g->m->ops->forward(g->m, &g->x, g->pool, g->w);
+        cr_expect(eq(int, g->q->ops->wait(g->q), -EBADMSG), "layer %d", layer);
+        snprintf(want, sizeof(want), "layer %d: no finite", layer++);
+        cr_expect(strncmp(fail_text(), want, strlen(want)) == 0, "%s: %s", want, fail_text());
+        slot_drop(g->pool, slot);
+    }
+    cr_expect(eq(int, layer, g->m->layers));
+}
+
+Test(windows, a_bad_number_names_its_layer)
+{
+    rigs_run(&(struct rig_settings){ .ranks = 1, .rows_max = 64, .no_quant = true }, every_bad_layer,
+             NULL);
 }
