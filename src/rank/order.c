@@ -53,6 +53,7 @@ int order_round(struct rounds *r, struct plan_round *p)
     int err;
 
     p->digest = r->digest;
+    p->row_bucket = round_bucket(r, p);
     p->start_ns = r->start_ns;
     err = send(r, PLAN_ROUND, plan_put_round(p, r->word));
     sent = clock_ns();

@@ -386,6 +386,15 @@ static int open_sums(struct rank *k, const struct comm_settings *s)
     return comm_link_open(windows, c->rank, c->ranks, s, &k->comm);
 }
 
+static int check_graphs(const struct rank *k)
+{
+    if (k->cfg.graphs != GRAPHS_ON || (k->dev->ops->caps & BACKEND_GRAPHS &&
+                                       k->comm->ops->caps & COMM_CAPTURE))
+        return 0;
+    return fail(-ENODEV, "config: graphs on: backend %s with comm %s captures no windows",
+                k->dev->ops->name, k->comm->ops->name);
+}
+
 static int open_comm(struct rank *k)
 {
     const struct config *c = &k->cfg;
@@ -400,6 +409,8 @@ static int open_comm(struct rank *k)
     struct link *plans[RANKS_MAX] = { 0 };
     int r = open_sums(k, &s);
 
+    if (r == 0)
+        r = check_graphs(k);
     if (r < 0)
         return r;
     k->x = (struct exec){ .op = k->dev->ops->op,
@@ -408,7 +419,8 @@ static int open_comm(struct rank *k)
                           .comm = k->comm,
                           .workers = k->dev->workers,
                           .round = c->numerics == NUMERICS_FP32 ? ROUND_NONE : ROUND_BF16,
-                          .in = c->numerics == NUMERICS_RELEASED ? CODEC_QW : CODEC_F32 };
+                          .in = c->numerics == NUMERICS_RELEASED ? CODEC_QW : CODEC_F32,
+                          .trace = c->trace_numerics };
     if (c->ranks == 1)
         return 0;
     for (int i = 0; i < c->ranks; i++)

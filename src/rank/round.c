@@ -9,6 +9,7 @@
 #include "src/model/family.h"
 #include "src/model/slot.h"
 #include "src/model/window.h"
+#include "src/rank/parts.h"
 #include "src/rank/report.h"
 #include "src/transport/comm.h"
 #include "src/verify/accept.h"
@@ -70,7 +71,11 @@ int round_open(struct rank *k, struct rounds **out)
         round_close(r);
         return fail(-ENOMEM, "round: no memory for prompts of %d tokens", k->bounds.context);
     }
-    err = open_log(r);
+    err = parts_open(k, r->sampler, &r->parts);
+    if (err == 0)
+        err = parts_warm(r->parts);
+    if (err == 0)
+        err = open_log(r);
     if (err < 0) {
         round_close(r);
         return err;
@@ -90,6 +95,7 @@ int round_close(struct rounds *r)
     if (r->log)
         report_sums(&r->tally);
     err = roundlog_close(r->log);
+    parts_close(r->parts);
     for (int s = 0; s < SLOTS_MAX; s++)
         free(r->seat[s].prompt);
     free(r->word);
@@ -134,7 +140,7 @@ static int settle(struct rounds *r, const char *what)
     return 0;
 }
 
-/* What host work and the upload need before a window can run. */
+/* What the host does before a window can run. */
 static int stage(struct rounds *r)
 {
     struct rank *k = r->k;
@@ -143,12 +149,18 @@ static int stage(struct rounds *r)
     enter(r, PHASE_STAGE);
     err = k->model->ops->stage(k->model, k->pool, k->rows, k->win);
     if (err == 0)
-        err = window_upload(&k->x, k->pool, k->win);
+        err = window_note(k->pool, k->win);
     if (err < 0)
         return rank_broken(k, err, "round %u: staging", r->number);
     accept_stage(k->acc, &k->x, k->pool, k->win, r->sampler);
-    k->arena.used = 0;
     return 0;
+}
+
+static int run_parts(struct rounds *r, const struct parts_order *o, struct parts_ran *ran)
+{
+    int err = parts_run(r->parts, o, ran);
+
+    return err < 0 ? rank_broken(r->k, err, "round %u: graphs", r->number) : 0;
 }
 
 static void observe(struct rounds *r)
@@ -160,18 +172,13 @@ static void observe(struct rounds *r)
     k->drafter->ops->observe(k->drafter, &k->x, k->pool, k->win);
 }
 
-static void propose(struct rounds *r, const struct plan_ask *ask, int n)
+static void ask_for(struct rounds *r, const struct plan_ask *ask, int n)
 {
-    struct rank *k = r->k;
-
-    enter(r, PHASE_DRAFT);
     r->pass = (struct proposal){ .n = n };
     for (int i = 0; i < n; i++) {
         r->pass.slot[i] = ask[i].slot;
         r->pass.most = ask[i].most > r->pass.most ? ask[i].most : r->pass.most;
     }
-    k->arena.used = 0;
-    k->drafter->ops->propose(k->drafter, &k->x, k->pool, &r->pass, r->sampler);
 }
 
 /* The next window begins with the slot's pending token, then come some of these drafts: their n-gram rows are
@@ -273,6 +280,8 @@ static void run_known(struct rounds *r)
     struct rank *k = r->k;
 
     enter(r, PHASE_WINDOW);
+    k->arena.used = 0;
+    window_send(&k->x, k->pool, k->win);
     k->model->ops->forward(k->model, &k->x, k->pool, k->win);
     accept_window(k->acc, &k->x, k->win);
     slot_commit(&k->x, k->pool, k->win);
@@ -358,14 +367,17 @@ int round_draft(struct rounds *r, const struct plan_draft *p)
 {
     const struct rank *k = r->k;
     int64_t begin = clock_ns();
+    struct parts_ran ran;
     int err;
 
     for (int i = 0; i < p->asks; i++)
         if (!r->seat[p->ask[i].slot].drafts || p->ask[i].start != k->pool->pos[p->ask[i].slot])
             return refuse(r, PLAN_DRAFT, p->ask[i].slot, "start %d, position %d", p->ask[i].start,
                           k->pool->pos[p->ask[i].slot]);
-    propose(r, p->ask, p->asks);
-    err = settle(r, "draft pass");
+    ask_for(r, p->ask, p->asks);
+    err = run_parts(r, &(struct parts_order){ .pass = &r->pass }, &ran);
+    if (err == 0)
+        err = settle(r, "draft pass");
     if (err < 0)
         return err;
     collect(r);
@@ -415,6 +427,8 @@ int round_calibrate(struct rounds *r, const struct plan_calibrate *p, int64_t *n
 {
     struct rank *k = r->k;
     struct plan_ask ask[SLOTS_MAX];
+    struct parts_order o = { .window = true, .dropped = true };
+    struct parts_ran ran;
     int64_t begin;
     int err = calibrated_window(r, p);
 
@@ -424,17 +438,16 @@ int round_calibrate(struct rounds *r, const struct plan_calibrate *p, int64_t *n
         ask[slot] = (struct plan_ask){ .slot = slot };
     begin = clock_ns();
     if (p->flags & CALIBRATE_PASS) {
-        propose(r, ask, p->slots);
+        ask_for(r, ask, p->slots);
+        o = (struct parts_order){ .pass = &r->pass };
     } else {
+        window_pad(k->win, parts_bucket(r->parts, k->win->rows, p->rows));
         err = stage(r);
-        if (err < 0)
-            return err;
-        enter(r, PHASE_WINDOW);
-        k->model->ops->forward(k->model, &k->x, k->pool, k->win);
-        accept_window(k->acc, &k->x, k->win);
-        window_fetch(&k->x, k->win);
     }
-    err = settle(r, "calibrating");
+    if (err == 0)
+        err = run_parts(r, &o, &ran);
+    if (err == 0)
+        err = settle(r, "calibrating");
     if (err < 0)
         return err;
     *ns = clock_ns() - begin;
@@ -522,6 +535,11 @@ void round_record_done(struct rounds *r)
     r->rec_open = false;
 }
 
+int round_bucket(const struct rounds *r, const struct plan_round *p)
+{
+    return parts_bucket(r->parts, p->rows, p->window[p->windows - 1].rows);
+}
+
 static int build_window(struct rounds *r, const struct plan_round *p)
 {
     struct rank *k = r->k;
@@ -562,6 +580,10 @@ static int build_window(struct rounds *r, const struct plan_round *p)
         if (!r->seat[p->ask[i].slot].drafts)
             return refuse(r, PLAN_ROUND, p->ask[i].slot,
                           "a pass for a request that does not draft");
+    if (p->row_bucket != round_bucket(r, p))
+        return refuse(r, PLAN_ROUND, p->window[0].slot, "%d rows as %d, here as %d", p->rows,
+                      p->row_bucket, round_bucket(r, p));
+    window_pad(k->win, p->row_bucket);
     return 0;
 }
 
@@ -597,52 +619,47 @@ static int stage_timed(struct rounds *r)
     return err;
 }
 
-/* The queue's part of a round. On host backends every call has run when it returns, so the clock
- * says where the time went; elsewhere the calls only launch, and all that the device does until the
- * queue is empty is the window's. */
+/* The queue's part of a round, and what the device's clock says about it. */
 static int run_window(struct rounds *r, const struct plan_round *p)
 {
     struct rank *k = r->k;
     struct round_record *rec = &r->rec;
-    uint64_t wait[2];
-    int64_t t[6];
+    const int64_t *at = k->win->stamp;
+    struct parts_order o = { .window = true, .observe = any_drafts(r) };
+    struct parts_ran ran;
+    int64_t begin = clock_ns(), passed = rec->draft_ns, launched, end;
     int err;
 
-    t[0] = clock_ns();
-    r->start_ns = t[0];
-    rec->idle_ns = r->follows_round ? t[0] - r->device_end_ns - rec->draft_ns : 0;
-    enter(r, PHASE_WINDOW);
-    k->model->ops->forward(k->model, &k->x, k->pool, k->win);
-    t[1] = clock_ns();
-    wait[0] = k->comm->stats.wait_ns;
-    enter(r, PHASE_CHOOSE);
-    accept_window(k->acc, &k->x, k->win);
-    slot_commit(&k->x, k->pool, k->win);
-    t[2] = clock_ns();
-    wait[1] = k->comm->stats.wait_ns;
-    r->pass.n = 0;
-    if (any_drafts(r))
-        observe(r);
-    t[3] = clock_ns();
-    if (p->asks)
-        propose(r, p->ask, p->asks);
-    window_fetch(&k->x, k->win);
-    t[4] = clock_ns();
-    err = settle(r, "window");
-    t[5] = clock_ns();
-    if (!(k->dev->ops->caps & BACKEND_HOST_MEMORY)) {
-        rec->launch_ns = t[4] - t[0];
-        rec->window_ns = t[5] - t[0];
-        rec->window_wait_ns = (int64_t)k->comm->stats.wait_ns;
+    ask_for(r, p->ask, p->asks);
+    o.pass = p->asks ? &r->pass : NULL;
+    r->start_ns = begin;
+    err = run_parts(r, &o, &ran);
+    if (err < 0)
         return err;
+    launched = clock_ns();
+    err = settle(r, "window");
+    rec->mode = ran.mode;
+    rec->window_wait_ns = (int64_t)ran.window_wait_ns;
+    rec->choose_wait_ns = (int64_t)ran.choose_wait_ns;
+    rec->window_ns = at[STAMP_FORWARD] - at[STAMP_BEGIN];
+    rec->choose_ns = at[STAMP_CHOSEN] - at[STAMP_FORWARD];
+    end = at[STAMP_CHOSEN];
+    if (o.observe) {
+        rec->ingest_ns = at[STAMP_INGESTED] - end;
+        end = at[STAMP_INGESTED];
     }
-    rec->window_wait_ns = (int64_t)wait[0];
-    rec->choose_wait_ns = (int64_t)(wait[1] - wait[0]);
-    rec->window_ns = t[1] - t[0];
-    rec->choose_ns = t[2] - t[1];
-    rec->ingest_ns = t[3] - t[2];
-    rec->draft_ns += t[4] - t[3];
-    rec->draft_wait_ns = t[5] - t[4];
+    if (o.pass) {
+        rec->draft_ns += at[STAMP_DRAFTED] - end;
+        end = at[STAMP_DRAFTED];
+    }
+    rec->idle_ns = r->follows_round ? at[STAMP_BEGIN] - r->device_end_ns - passed : 0;
+    r->device_end_ns = end;
+    if (k->dev->ops->caps & BACKEND_HOST_MEMORY) {
+        rec->draft_wait_ns = clock_ns() - launched; /* nothing is launched: a call has run */
+    } else {
+        rec->launch_ns = launched - begin;
+        rec->window_wait_ns = (int64_t)k->comm->stats.wait_ns;
+    }
     return err;
 }
 
@@ -705,8 +722,8 @@ int round_run(struct rounds *r, const struct plan_round *p, int64_t t_ns, int64_
     r->rec.wait_ns = (int64_t)x.wait_ns;
     r->rec.move_ns = (int64_t)x.move_ns;
     end = clock_ns();
-    r->rec.wall_ns = end - (r->follows_round ? r->device_end_ns : t_ns);
-    r->device_end_ns = end;
+    r->rec.wall_ns = end - (r->follows_round ? r->end_ns : t_ns);
+    r->end_ns = end;
     r->follows_round = true;
     r->number++;
     return 0;

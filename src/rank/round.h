@@ -38,10 +38,13 @@ struct seat {
     bool bad; /* the pass had a number that is not finite */
 };
 
+struct parts;
+
 struct rounds {
     struct rank *k;
     struct seat seat[SLOTS_MAX];
     struct sampler sampler[SLOTS_MAX];
+    struct parts *parts;
     struct proposal pass; /* the one that is queued */
     uint32_t number;      /* of the next round */
     uint64_t digest;
@@ -54,7 +57,7 @@ struct rounds {
     struct roundlog *log;
     int64_t prompt_rows, prompt_ns, proposed, pass_ns; /* since the last window; see the record */
     int64_t start_ns;                         /* when the last round's window started */
-    int64_t device_end_ns;                    /* of the last round */
+    int64_t end_ns, device_end_ns;            /* of the last round, on either clock */
     bool follows_round;                       /* nothing ran since the last round */
     struct row_store_stats rows;              /* when the last window was staged */
 };
@@ -66,6 +69,9 @@ int round_open(struct rank *k, struct rounds **out);
 int round_close(struct rounds *r);
 
 /* plan_ns: time that the order took to send or was waited for; t_ns: when it was there. */
+/* round_bucket - rows that the plan's window has on devices; its row_bucket. 0: as many as planned. */
+int round_bucket(const struct rounds *r, const struct plan_round *p);
+
 int round_run(struct rounds *r, const struct plan_round *p, int64_t t_ns, int64_t plan_ns);
 int round_admit(struct rounds *r, const struct plan_admit *p);
 int round_fill(struct rounds *r, const struct plan_span *p);

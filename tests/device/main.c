@@ -11,14 +11,14 @@ int main(int argc, char **argv)
         int (*run)(int argc, char **argv);
     } parts[] = {
         { "ops", ops_main },     { "queue", queue_main }, { "exchange", exchange_main },
-        { "graph", graph_main }, { "laws", laws_main },   { "bench", bench_main },
+        { "graph", graph_main }, { "laws", laws_main },   { "rounds", rounds_main },
+        { "bench", bench_main },
     };
 
     for (size_t i = 0; argc > 1 && i < sizeof(parts) / sizeof(parts[0]); i++)
         if (strcmp(argv[1], parts[i].name) == 0)
             return parts[i].run(argc - 1, argv + 1);
-    fprintf(
-        stderr,
-        "usage: device PART [argument]..., PART is ops, queue, exchange, graph, laws or bench\n");
+    fprintf(stderr, "usage: device PART [argument]..., PART is ops, queue, exchange, graph, laws, "
+                    "rounds or bench\n");
     return 64;
 }

@@ -7,6 +7,7 @@ int ops_main(int argc, char **argv);
 int queue_main(int argc, char **argv);
 int exchange_main(int argc, char **argv);
 int graph_main(int argc, char **argv);
+int rounds_main(int argc, char **argv);
 int laws_main(int argc, char **argv);
 int bench_main(int argc, char **argv);
 
