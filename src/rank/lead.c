@@ -372,37 +372,62 @@ static int draft_now(struct lead *l, const struct offer_at *at, int n)
     return p.asks ? order_draft(l->r, &p) : 0;
 }
 
-static void add_window(struct plan_round *p, struct stream *s, const struct offer *o, int slot)
+static void set_windows(struct lead *l, struct plan_round *p, const int *slot, int n)
 {
-    if (!s->kept)
-        p->commit[p->commits++] = s->commit;
-    s->kept = true;
-    p->window[p->windows++] = (struct plan_window){
-        .slot = slot, .rows = o->k + 1, .pos = s->pos, .source = o->k ? o->source : SOURCE_NONE
-    };
-    p->tok[p->rows++] = s->pending;
-    memcpy(p->tok + p->rows, o->draft, (size_t)o->k * sizeof(int32_t));
-    p->rows += o->k;
+    p->windows = n;
+    p->rows = 0;
+    for (int i = 0; i < n; i++) {
+        const struct stream *s = &l->stream[slot[i]];
+        const struct offer *o = &l->offers.slot[slot[i]];
+
+        p->window[i] = (struct plan_window){ .slot = slot[i],
+                                             .rows = o->k + 1,
+                                             .pos = s->pos,
+                                             .source = o->k ? o->source : SOURCE_NONE };
+        p->tok[p->rows++] = s->pending;
+        memcpy(p->tok + p->rows, o->draft, (size_t)o->k * sizeof(int32_t));
+        p->rows += o->k;
+    }
+}
+
+/* The windows as every slot chose for itself, then what the padding of the whole has room for. */
+static void build_windows(struct lead *l, struct plan_round *p, const int *slot, int n)
+{
+    int bucket;
+
+    set_windows(l, p, slot, n);
+    bucket = round_bucket(l->r, p);
+    if (bucket > p->rows && n > 1) {
+        offer_fill(&l->offers, slot, n, bucket);
+        set_windows(l, p, slot, n);
+    }
 }
 
 static int plan_windows(struct lead *l, struct plan_round *p)
 {
     struct offer_at at[SLOTS_MAX];
     bool alone = decoding(l) == 1;
+    int slot[SLOTS_MAX];
     unsigned asks;
     int n = 0, err;
 
     *p = (struct plan_round){ 0 };
-    for (int slot = 0; slot < SLOTS_MAX; slot++)
-        if (l->stream[slot].state == STREAM_DECODE)
-            at[n++] = offer_of(l, slot, alone);
+    for (int i = 0; i < SLOTS_MAX; i++)
+        if (l->stream[i].state == STREAM_DECODE)
+            at[n++] = offer_of(l, i, alone);
     err = draft_now(l, at, n);
     if (err < 0)
         return err;
-    for (int i = 0; i < n; i++)
+    for (int i = 0; i < n; i++) {
+        struct stream *s = &l->stream[at[i].slot];
+
         offer_choose(&l->offers, &at[i]);
-    for (int i = 0; i < n; i++)
-        add_window(p, &l->stream[at[i].slot], &l->offers.slot[at[i].slot], at[i].slot);
+        slot[i] = at[i].slot;
+        if (!s->kept)
+            p->commit[p->commits++] = s->commit;
+        s->kept = true;
+    }
+    build_windows(l, p, slot, n);
     asks = offer_ask(&l->offers, at, n);
     for (int i = 0; i < n; i++)
         if (asks >> at[i].slot & 1u)
