@@ -49,7 +49,7 @@ expect 78 'ranks' "${G[@]}" --prompt a --set ranks=0
 expect 78 'context' "${G[@]}" --prompt a --set context=long
 expect 78 'secret' "${G[@]}" --prompt a "${TCP[@]}"
 expect 78 'model is not set' "$TANDEM" generate --prompt a
-expect 78 'draft: mtp is not in this build' "${G[@]}" --prompt a --draft mtp
+expect 78 'draft: the checkpoint has no mtp drafter' "${G[@]}" --prompt a --draft mtp
 expect 0 '' "${G[@]}" --prompt a --max-tokens 4 --set experts=whole --set ranks=2
 expect 78 'rank is 1' "${G[@]}" --prompt a --set ranks=2 --set rank=1
 expect 78 '' "${G[@]}" --prompt a --set ranks=4
