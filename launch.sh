@@ -1,10 +1,17 @@
 #!/usr/bin/env bash
-# launch.sh [--config FILE] [--set KEY=VALUE]... COMMAND [OPTION]...
+# launch.sh [OPTION]... [--config FILE] [--set KEY=VALUE]... COMMAND [OPTION]...
 #
-# Starts every rank of a config that belongs on this machine, forwards signals to them, and returns the first exit code
-# that is not 0. Text comes from rank 0 only; log lines of every rank begin with r0, r1 ... If one rank ends badly the
-# others end within two seconds, and none outlives this script. `launch.sh demo` installs and builds first what is
-# missing.
+# Starts every rank of a config, on this machine and over ssh on the others (hosts.sh says how), forwards signals to
+# them, and returns the first exit code that is not 0. Text comes from rank 0 only; log lines of every rank begin with
+# r0, r1 ... If one rank ends badly the others end within two seconds, and none outlives this script. `launch.sh demo`
+# installs and builds first what is missing.
+#
+#   --dry-run     print what would run where, and run nothing
+#   --here        only the ranks whose host is this machine; the same is started on the others by somebody else
+#   --ssh WORDS   the ssh program and options of its own
+#
+# Commands of its own: preflight (one table of all machines, one verdict), status, stop, logs (of the ranks of this config,
+# on every machine). Under Slurm or Open MPI a task starts the rank that they number.
 
 set -u
 . "$(dirname "$(realpath "$0")")/setup.sh"
@@ -16,12 +23,37 @@ LAST=5    # the same after SIGTERM
 
 # ---- what to run --------------------------------------------------------------------------------------
 
+. "$ROOT/hosts.sh"
+case ${1-} in # on a machine of another rank
+agent | running | end_all)
+    "$@"
+    exit
+    ;;
+esac
 front=() # settings before the command
+config=  # the file among them
+dry=
+only_here=
 while [ $# -gt 0 ]; do
+    case $1 in
+    --dry-run) dry=1 && shift && continue ;;
+    --here) only_here=1 && shift && continue ;;
+    --ssh)
+        [ $# -ge 2 ] || die 64 "$1 lacks its value"
+        read -r -a SSH <<<"$2"
+        shift 2
+        continue
+        ;;
+    esac
     case $1 in
     --config | --set)
         [ $# -ge 2 ] || die 64 "$1 lacks its value"
-        front+=("$1" "$2")
+        if [ "$1" = --config ] && [ -f "$2" ]; then
+            config=$(realpath "$2")
+            front+=("$1" "$config") # the same file for a rank whose folder is another
+        else
+            front+=("$1" "$2")
+        fi
         shift 2
         ;;
     --config=* | --set=*)
@@ -87,9 +119,13 @@ if [ "$command" = demo ]; then
     rest=(--prompts "$ROOT/configs/demo" ${rest[@]+"${rest[@]}"})
 fi
 
-run=("$tandem" "$command" ${front[@]+"${front[@]}"} ${rest[@]+"${rest[@]}"})
 case $command in
-generate | score | demo) ;;
+status | stop | logs) as=preflight ;; # which takes settings only
+*) as=$command ;;
+esac
+run=("$tandem" "$as" ${front[@]+"${front[@]}"} ${rest[@]+"${rest[@]}"})
+case $command in
+generate | score | demo | preflight | status | stop | logs) ;;
 *) exec "${run[@]}" ;;
 esac
 
@@ -106,37 +142,125 @@ esac
 link=$(setting link) || exit
 hosts=$(setting hosts) || exit
 secret=$(setting secret) || exit
-if [ "$ranks" -eq 1 ] || [ "$link" = loop ]; then
-    exec "${run[@]}"
+port=$(setting port) || exit
+group=${hosts//[ ,]/+}:$port # what belongs to this config on any machine
+
+# A task of Slurm or Open MPI is one rank of as many as there are tasks.
+task=${SLURM_PROCID-${OMPI_COMM_WORLD_RANK-}}
+tasks=${SLURM_NTASKS-${OMPI_COMM_WORLD_SIZE-}}
+if [ -n "$task" ] && [ "${tasks:-1}" -gt 1 ]; then
+    if [ -z "$hosts" ] && [ -n "${SLURM_JOB_NODELIST-}" ] && [ "${SLURM_JOB_NUM_NODES:-1}" -gt 1 ]; then
+        hosts=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | paste -sd, -)
+    fi
+    exec "${run[@]}" --set "ranks=$tasks" --set "rank=$task" ${hosts:+--set "hosts=$hosts"}
 fi
 
-# ---- which ranks belong here --------------------------------------------------------------------------
+case $command in
+preflight | status | stop | logs) ;;
+*)
+    if [ "$ranks" -eq 1 ] || [ "$link" = loop ]; then
+        exec "${run[@]}"
+    fi
+    ;;
+esac
 
+# ---- which ranks belong where -------------------------------------------------------------------------
+
+place "$config" "$hosts" "$ranks"
 here=()
-if [ -z "$hosts" ]; then
-    for ((r = 0; r < ranks; r++)); do
+far=()
+for ((r = 0; r < ranks; r++)); do
+    if [ -z "${where[$r]}" ]; then
         here+=("$r")
+    elif [ -z "$only_here" ]; then
+        far+=("$r")
+    fi
+done
+[ ${#here[@]} -gt 0 ] || [ -z "$only_here" ] || die 78 "none of the hosts $hosts is this machine"
+
+# line RANK - the words that start a rank, in the array `line`
+line()
+{
+    local r=$1 w
+
+    line=()
+    for w in "${run[@]}"; do
+        line+=("$(path_there "$r" "$w")")
     done
-else
-    mine=" 127.0.0.1 ::1 localhost $(hostname) $(hostname -I 2>/dev/null) "
-    r=0
-    for host in ${hosts//,/ }; do
-        case $mine in
-        *" $host "*) here+=("$r") ;;
-        esac
-        r=$((r + 1))
-    done
-    [ ${#here[@]} -gt 0 ] || die 78 "none of the hosts $hosts is this machine"
-fi
+    # shellcheck disable=SC2206 # words of a #launch line
+    line+=(${extra[$r]} --set "rank=$r")
+}
 
 scratch=
+trap '[ -z "$scratch" ] || rm -rf "$scratch"' EXIT
+trap 'exit 130' INT TERM HUP # nothing runs yet
+scratch=$(mktemp -d) || die 73 "cannot make a folder"
+
+case $command in
+status)
+    each "$ranks" "$ROOT/launch.sh" running "$group" >"$scratch/status"
+    code=$?
+    while read -r host id r pid; do
+        printf '%s rank %s of run %s is process %s\n' "$host" "$r" "$id" "$pid"
+    done <"$scratch/status"
+    [ -s "$scratch/status" ] || say "nothing runs"
+    exit $code
+    ;;
+stop)
+    each "$ranks" "$ROOT/launch.sh" end_all "$group"
+    exit
+    ;;
+logs)
+    for ((r = 0; r < ranks; r++)); do
+        # shellcheck disable=SC2016 # for the shell there
+        there "$r" sh -c 'cat "${XDG_STATE_HOME:-$HOME/.local/state}/tandem/$0.log"' "$r" | sed "s|^|${names[$r]}: |"
+    done
+    exit
+    ;;
+preflight)
+    tables=()
+    asked=()
+    for ((r = 0; r < ranks; r++)); do
+        line "$r"
+        there "$r" "${line[@]}" >"$scratch/facts.$r" 2>"$scratch/said.$r" </dev/null &
+        asked[r]=$!
+    done
+    for ((r = 0; r < ranks; r++)); do
+        wait "${asked[r]}" || die 69 "${names[$r]}: $(tail -1 "$scratch/said.$r")"
+        tables+=("$scratch/facts.$r")
+    done
+    "$tandem" preflight "${tables[@]}"
+    exit
+    ;;
+esac
+
+if [ -n "$dry" ]; then
+    for r in ${here[@]+"${here[@]}"} ${far[@]+"${far[@]}"}; do
+        line "$r"
+        if [ -z "${where[$r]}" ]; then
+            printf 'here: '
+        else
+            printf '%s: cd %s && ' "${where[$r]}" "${root_of[$r]}"
+        fi
+        words "${line[@]}"
+        printf '\n'
+    done
+    exit 0
+fi
+
 if [ -z "$secret" ]; then
     [ ${#here[@]} -eq "$ranks" ] || die 78 "ranks on several machines need the setting secret"
-    trap '[ -z "$scratch" ] || rm -rf "$scratch"' EXIT
-    trap 'exit 130' INT TERM HUP # nothing runs yet
-    scratch=$(mktemp -d) || die 73 "cannot make a folder for the secret"
     (umask 077 && head -c 32 /dev/urandom >"$scratch/secret") || die 73 "cannot write the secret"
     run+=(--set "secret=$scratch/secret")
+fi
+
+# ---- before anything loads ----------------------------------------------------------------------------
+
+id=$(date +%Y%m%d-%H%M%S)-$$ # of this run
+if [ ${#far[@]} -gt 0 ]; then
+    same_files "$ranks" "$tandem" ${config:+"$config"}
+    old=$(each "$ranks" "$ROOT/launch.sh" running "$group")
+    [ -z "$old" ] || die 69 "${old%%$'\n'*} still runs (run, rank, process); launch.sh stop ends it"
 fi
 
 # ---- run ----------------------------------------------------------------------------------------------
@@ -148,17 +272,34 @@ ending= # set once signals come from here
 # The shell itself has something to say about every process that is killed; what is said here goes to 4.
 exec 4>&2 2>/dev/null
 
+# A rank on another machine ends with its line; a signal goes there as a word.
+declare -A wire
+start_far()
+{
+    local r=$1 fd text=/dev/null
+
+    line "$r"
+    mkfifo "$scratch/wire.$r"
+    [ "$r" -ne 0 ] || text=/dev/fd/1
+    there "$r" "$ROOT/launch.sh" agent "$id" "$r" "$group" "${line[@]}" <"$scratch/wire.$r" 2>&4 >"$text" &
+    pid[$r]=$!
+    exec {fd}>"$scratch/wire.$r"
+    wire[$r]=$fd
+}
+
 # In a session of its own a rank gets a terminal's signals once, from here; and it ends if this script is killed.
 start()
 {
     local r=$1
 
+    line "$r"
     if [ "$r" -eq 0 ]; then
-        setsid setpriv --pdeathsig TERM -- "${run[@]}" --set "rank=$r" <&0 2>&4 &
+        setsid setpriv --pdeathsig TERM -- "${line[@]}" <&0 2>&4 &
     else
-        setsid setpriv --pdeathsig TERM -- "${run[@]}" --set "rank=$r" >/dev/null 2>&4 &
+        setsid setpriv --pdeathsig TERM -- "${line[@]}" >/dev/null 2>&4 &
     fi
     pid[$r]=$!
+    [ ${#far[@]} -eq 0 ] || note "$id" "$r" "${pid[$r]}" "$group"
 }
 
 tell()
@@ -167,7 +308,11 @@ tell()
 
     [ "$1" = USR1 ] || ending=1
     for r in "${!pid[@]}"; do
-        kill -s "$1" "${pid[$r]}" 2>/dev/null
+        if [ -n "${wire[$r]-}" ]; then
+            echo "$1" >&"${wire[$r]}"
+        else
+            kill -s "$1" "${pid[$r]}" 2>/dev/null
+        fi
     done
 }
 
@@ -180,9 +325,19 @@ runs()
 # failed", which the ranks beside the culprit have. 130 is a code of the program.
 leave()
 {
-    local r=$1 status=$2
+    local r=$1 status=$2 fd
 
     unset "pid[$r]"
+    rm -f "$RUNS/$id.$r"
+    if [ -n "${wire[$r]-}" ]; then
+        fd=${wire[$r]}
+        exec {fd}>&-
+        unset "wire[$r]"
+        if [ "$status" -eq 255 ]; then
+            say "launch: the line to ${where[$r]} is gone" 2>&4
+            status=69
+        fi
+    fi
     if [ "$status" -gt 128 ] && [ "$status" -ne 130 ] && [ -z "$ending" ]; then
         say "launch: rank $r was killed (signal $((status - 128)))" 2>&4
     fi
@@ -192,7 +347,7 @@ leave()
 # reap - wait until one rank has ended, or for a signal.
 reap()
 {
-    local ended= status r
+    local ended='' status r
 
     wait -n -p ended "${pid[@]}"
     status=$?
@@ -231,10 +386,14 @@ wait_tenths()
 trap 'tell INT' INT
 trap 'tell TERM' TERM HUP
 trap 'tell USR1' USR1
-for r in "${here[@]}"; do
+trap : PIPE # a word to a rank that has just ended
+for r in ${far[@]+"${far[@]}"}; do
+    start_far "$r"
+done
+for r in ${here[@]+"${here[@]}"}; do
     start "$r"
 done
-while [ ${#pid[@]} -eq ${#here[@]} ]; do
+while [ ${#pid[@]} -eq $((${#here[@]} + ${#far[@]})) ]; do
     reap
 done
 case $code in
