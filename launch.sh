@@ -310,15 +310,19 @@ tell()
     for r in "${!pid[@]}"; do
         if [ -n "${wire[$r]-}" ]; then
             echo "$1" >&"${wire[$r]}"
-        else
+        elif runs "${pid[$r]}"; then
             kill -s "$1" "${pid[$r]}" 2>/dev/null
         fi
     done
 }
 
+# A child of this script that has not ended. The status is read once: between two looks the shell may take the child away.
 runs()
 {
-    [ -d "/proc/$1" ] && ! grep -q '^State:[[:space:]]*Z' "/proc/$1/status"
+    local status
+
+    { status=$(<"/proc/$1/status"); } 2>/dev/null || return 1
+    [[ $status == *$'\nPPid:\t'"$$"$'\n'* && $status != *$'\nState:\tZ'* ]]
 }
 
 # A rank that has ended leaves the list; its exit code is kept if it is the first bad one that is not only "the group
