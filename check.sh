@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# check.sh [--sanitize] - installs what is missing, builds, runs every test; the last line counts them.
+# check.sh [--sanitize | --thread] - installs what is missing, builds, runs every test; the last line counts them.
 #
-# --sanitize builds with AddressSanitizer and UndefinedBehaviorSanitizer in a folder of its own.
+# --sanitize builds with AddressSanitizer and UndefinedBehaviorSanitizer in a folder of its own; --thread with
+# ThreadSanitizer, and runs what has threads: a test runner that forks hides them.
 
 set -u
 . "$(dirname "$(realpath "$0")")/setup.sh"
@@ -9,6 +10,7 @@ set -u
 name=build
 options=()
 patience=1
+tests=()
 case ${1-} in
 '') ;;
 --sanitize)
@@ -18,7 +20,15 @@ case ${1-} in
     export ASAN_OPTIONS=halt_on_error=1:abort_on_error=1:detect_leaks=1
     export UBSAN_OPTIONS=halt_on_error=1:abort_on_error=1:print_stacktrace=1
     ;;
-*) die 64 "check.sh [--sanitize], not $*" ;;
+--thread)
+    name=build-thread
+    options=(-Db_sanitize=thread -Db_lundef=false)
+    patience=8
+    tests=(--suite thread)
+    export TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1
+    BUILD_ONLY=(src/rank/tandem tests/rank/tsan_group)
+    ;;
+*) die 64 "check.sh [--sanitize | --thread], not $*" ;;
 esac
 
 setup_packages
@@ -29,7 +39,7 @@ dir=$(build_dir "$name")
     exit 1
 }
 out=$dir/check.out
-meson test -C "$dir" --no-rebuild --print-errorlogs --timeout-multiplier "$patience" 2>&1 | tee "$out"
+meson test -C "$dir" --no-rebuild --print-errorlogs --timeout-multiplier "$patience" ${tests[@]+"${tests[@]}"} 2>&1 | tee "$out"
 status=${PIPESTATUS[0]}
 
 count()
