@@ -177,6 +177,13 @@ static enum plan_source take_source(struct report_log *l, const struct json *o)
     return SOURCE_DRAFTER;
 }
 
+const char *report_source(const struct report_log *l, int source)
+{
+    static const char *const names[SOURCES] = { "no drafts", "drafter", "copies", "forced" };
+
+    return source == SOURCE_DRAFTER && l->drafter[0] ? l->drafter : names[source];
+}
+
 static void take_window(struct report_log *l, struct taker *t, const struct json *o,
                         struct round_slot *s)
 {

@@ -75,6 +75,9 @@ struct report_log {
 int report_log_open(const char *path, struct report_log **out);
 void report_log_close(struct report_log *l);
 
+/* report_source - in words, where the drafts of windows came from */
+const char *report_source(const struct report_log *l, int source);
+
 /* report_log_line - one line, as if it stood in the file; for tests.   errors   -ENOMEM */
 int report_log_line(struct report_log *l, const char *text, size_t bytes);
 

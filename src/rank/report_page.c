@@ -329,8 +329,10 @@ static void tokens(const struct report_view *v, FILE *f)
 
 /* ---- drafts ------------------------------------------------------------------------------------------------ */
 
-static void acceptance(const struct tally *t, FILE *f)
+static void acceptance(const struct report_log *l, FILE *f)
 {
+    const struct tally *t = &l->sums;
+
     card(f, "Are the drafts right?",
          "By position in the window. Blue tells how good the drafter is at that position; green is "
          "what is left after the ones before it.");
@@ -351,7 +353,19 @@ static void acceptance(const struct tally *t, FILE *f)
             "<tr><td>accepted of verified</td><td colspan=\"5\">%.3f</td></tr>\n"
             "<tr><td>accepted of proposed</td><td colspan=\"5\">%.3f</td></tr>\n",
             per((double)t->accepted, (double)t->drafted),
-            per((double)t->accepted, (double)t->proposed));
+            per((double)t->accepted_of[SOURCE_DRAFTER], (double)t->proposed));
+    for (int s = 0; s < SOURCES; s++) {
+        if (t->drafted_of[s] == 0)
+            continue;
+        fputs("<tr><td>", f);
+        html_put(f, report_source(l, s));
+        fprintf(f,
+                "</td><td colspan=\"5\">%.0f%% of windows, %.1f drafts each, %.0f%% "
+                "accepted</td></tr>\n",
+                100 * per((double)t->source[s], (double)t->windows),
+                per((double)t->drafted_of[s], (double)t->source[s]),
+                100 * per((double)t->accepted_of[s], (double)t->drafted_of[s]));
+    }
     numbers_end(f);
 }
 
@@ -462,26 +476,30 @@ static void logs(const struct report_view *v, FILE *f)
 
 static void words(FILE *f)
 {
-    fputs("<section class=\"card\">\n<details><summary>What the words mean</summary>\n<dl>\n"
-          "<dt>round</dt><dd>one run of the model over the next rows of all streams: for each "
-          "stream its pending token and the drafts that are verified</dd>\n"
-          "<dt>draft</dt><dd>a guessed token. It is accepted if it is the token that the model "
-          "chooses itself, so drafts change speed and never the text</dd>\n"
-          "<dt>tokens a round</dt><dd>landed tokens / rounds; the token behind the last accepted "
-          "draft is included</dd>\n"
-          "<dt>right, if reached</dt><dd>rounds that accepted draft j / rounds that verified it "
-          "and accepted all before it</dd>\n"
-          "<dt>right, of all</dt><dd>rounds that accepted draft j / rounds that verified at least "
-          "j drafts; other servers print this as acceptance by position</dd>\n"
-          "<dt>accepted of proposed</dt><dd>accepted drafts / all that the draft passes proposed, "
-          "verified or not</dd>\n"
-          "<dt>tok/s of a request</dt><dd>(tokens - 1) / (last - first token time); a token's "
-          "time is the end of its round</dd>\n"
-          "<dt>tok/s together</dt><dd>all tokens / (last - first token time) over requests whose "
-          "lives overlap</dd>\n"
-          "<dt>waiting</dt><dd>from the last byte sent to the last one received, summed over a "
-          "round's exchanges. A rank that is late shows as waiting on the others</dd>\n",
-          f);
+    fputs(
+        "<section class=\"card\">\n<details><summary>What the words mean</summary>\n<dl>\n"
+        "<dt>round</dt><dd>one run of the model over the next rows of all streams: for each "
+        "stream its pending token and the drafts that are verified</dd>\n"
+        "<dt>draft</dt><dd>a guessed token. It is accepted if it is the token that the model "
+        "chooses itself, so drafts change speed and never the text</dd>\n"
+        "<dt>tokens a round</dt><dd>landed tokens / rounds; the token behind the last accepted "
+        "draft is included</dd>\n"
+        "<dt>right, if reached</dt><dd>rounds that accepted draft j / rounds that verified it "
+        "and accepted all before it</dd>\n"
+        "<dt>right, of all</dt><dd>rounds that accepted draft j / rounds that verified at least "
+        "j drafts; other servers print this as acceptance by position</dd>\n"
+        "<dt>accepted of proposed</dt><dd>accepted drafts of the drafter, without copies / all "
+        "that "
+        "its passes proposed, verified or not</dd>\n"
+        "<dt>copies</dt><dd>drafts copied from where the same words stand earlier in the text; no "
+        "pass is needed for them, and a window may be deeper than the drafter's</dd>\n"
+        "<dt>tok/s of a request</dt><dd>(tokens - 1) / (last - first token time); a token's "
+        "time is the end of its round</dd>\n"
+        "<dt>tok/s together</dt><dd>all tokens / (last - first token time) over requests whose "
+        "lives overlap</dd>\n"
+        "<dt>waiting</dt><dd>from the last byte sent to the last one received, summed over a "
+        "round's exchanges. A rank that is late shows as waiting on the others</dd>\n",
+        f);
     for (int p = 0; p < PARTS; p++)
         fprintf(f, "<dt>%s</dt><dd>%s</dd>\n", part_name((enum part)p), part_help((enum part)p));
     fputs("</dl></details>\n</section>\n", f);
@@ -536,7 +554,7 @@ int report_page_write(const struct report_view *v, FILE *f)
         exchanges(v, f);
         tokens(v, f);
         if (t->drafted > 0) {
-            acceptance(t, f);
+            acceptance(v->of[0].log, f);
             depth(t, f);
             chances(t, f);
         }

@@ -118,8 +118,10 @@ static void numbers(const struct report_view *v, FILE *f)
     line(v, "nothing to do", "ms", idle_of, f);
 }
 
-static void drafts(const struct tally *t, FILE *f)
+static void drafts(const struct report_log *l, FILE *f)
 {
+    const struct tally *t = &l->sums;
+
     if (t->drafted == 0)
         return;
     fprintf(f, "\n%-20s", "draft position");
@@ -137,9 +139,15 @@ static void drafts(const struct tally *t, FILE *f)
     fprintf(f, "\n%-20s", "share of windows");
     for (int k = 0; k <= tally_depth(t) && k < WINDOW_MAX; k++)
         fprintf(f, " %5.1f%%", 100 * per((double)t->depth[k], (double)t->windows));
-    fprintf(f, "\nefficiency: %.2f of verified drafts, %.2f of proposed ones\n",
+    fprintf(f, "\nefficiency: %.2f of verified drafts, %.2f of those that draft passes proposed\n",
             per((double)t->accepted, (double)t->drafted),
-            per((double)t->accepted, (double)t->proposed));
+            per((double)t->accepted_of[SOURCE_DRAFTER], (double)t->proposed));
+    for (int s = 0; s < SOURCES; s++)
+        if (t->drafted_of[s] > 0)
+            fprintf(f, "%s: %.0f%% of windows, %.1f drafts each, %.0f%% accepted\n",
+                    report_source(l, s), 100 * per((double)t->source[s], (double)t->windows),
+                    per((double)t->drafted_of[s], (double)t->source[s]),
+                    100 * per((double)t->accepted_of[s], (double)t->drafted_of[s]));
 }
 
 /* What has no time between its first and last token has no speed. */
@@ -190,7 +198,7 @@ void report_text(const struct report_view *v, FILE *f)
     if (v->of[0].log->rounds > 0) {
         parts(v, f);
         numbers(v, f);
-        drafts(&v->of[0].log->sums, f);
+        drafts(v->of[0].log, f);
         speeds(&v->of[0].log->speed, f);
     }
     broken(v, f);

@@ -197,7 +197,8 @@ static void put_sums(struct roundlog *l, const struct tally *t)
     json_put_u64(w, "drafted", t->drafted);
     json_put_u64(w, "accepted", t->accepted);
     json_put_f64(w, "draft_efficiency", per((double)t->accepted, (double)t->drafted));
-    json_put_f64(w, "offered_efficiency", per((double)t->accepted, (double)t->proposed));
+    json_put_f64(w, "offered_efficiency",
+                 per((double)t->accepted_of[SOURCE_DRAFTER], (double)t->proposed));
     put_rates(w, t);
     for (const struct record_field *f = record_fields; f->key; f++)
         put_number(w, f, tally_number(t, f));

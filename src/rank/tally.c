@@ -101,6 +101,8 @@ void tally_add(struct tally *t, const struct round_record *r)
         t->accepted += (uint64_t)s->a;
         t->depth[s->k]++;
         t->source[s->source]++;
+        t->drafted_of[s->source] += (uint64_t)s->k;
+        t->accepted_of[s->source] += (uint64_t)s->a;
         for (int j = 0; j < s->k && j <= s->a; j++) {
             t->tries[j]++;
             t->hits[j] += j < s->a;

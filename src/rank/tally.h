@@ -77,7 +77,8 @@ struct tally {
     uint64_t offered;                             /* windows that could have verified a draft */
     uint64_t skipped[SKIPPED_RIGHT + 1];          /* of those, windows that verified none */
     struct tenth tenth[10];                       /* by q of the first draft */
-    uint64_t source[SOURCES], mode[MODES], spec[SPEC_ENDS];
+    uint64_t source[SOURCES], drafted_of[SOURCES], accepted_of[SOURCES], mode[MODES],
+        spec[SPEC_ENDS];
     uint64_t lags;
     int64_t lag_ns;
     int64_t proposed, prompt_rows, prompt_ns;

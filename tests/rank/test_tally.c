@@ -193,3 +193,22 @@ Test(tally, every_number_of_a_record_is_added_up)
         cr_expect(eq(i64, tally_number(&rest, f), tally_number(&t, f) - tally_number(&half, f)),
                   "%s", f->key);
 }
+
+/* A copy costs no pass: what it wins is not the drafter's efficiency. */
+Test(tally, drafts_are_counted_by_where_they_came_from)
+{
+    struct round_record r = { .windows = 3, .rows = 12, .proposed = 10 };
+    struct tally t = { 0 };
+
+    r.slot[0] = (struct round_slot){ .k = 3, .a = 2, .landed = 3, .source = SOURCE_DRAFTER };
+    r.slot[1] = (struct round_slot){ .k = 6, .a = 6, .landed = 7, .source = SOURCE_COPY };
+    r.slot[2] = (struct round_slot){ .landed = 1, .source = SOURCE_NONE };
+    tally_add(&t, &r);
+    cr_expect(eq(u64, t.accepted, 8));
+    cr_expect(eq(u64, t.accepted_of[SOURCE_DRAFTER], 2));
+    cr_expect(eq(u64, t.drafted_of[SOURCE_DRAFTER], 3));
+    cr_expect(eq(u64, t.accepted_of[SOURCE_COPY], 6));
+    cr_expect(eq(u64, t.drafted_of[SOURCE_COPY], 6));
+    cr_expect(eq(u64, t.drafted_of[SOURCE_NONE], 0));
+    cr_expect(eq(i64, t.proposed, 10));
+}
