@@ -213,6 +213,8 @@ int cmd_bench(struct options *o)
     struct bench b = { .job = { .prepare = prepare, .lead = bench }, .o = o };
     int code;
 
+    if (o->transport)
+        return cmd_bench_transport(o);
     if (o->compare)
         return o->word[0] && o->word[1]
                    ? bench_compare(o->word[0], o->word[1])

@@ -26,5 +26,6 @@ int cmd_config(struct options *o);
 int cmd_report(struct options *o);
 int cmd_demo(struct options *o);
 int cmd_bench(struct options *o);
+int cmd_bench_transport(struct options *o); /* bench with --transport */
 
 #endif

@@ -57,6 +57,7 @@ enum option_id {
     ID_SPECIAL,
     ID_OUT,
     ID_COMPARE,
+    ID_TRANSPORT,
     ID_JSON
 };
 
@@ -124,6 +125,8 @@ static const struct entry entries[] = {
       "prompts, one a file *.txt (configs/demo, for bench configs/bench)" },
     { "compare", ID_COMPARE, OPT_BENCH, NULL,
       "measure nothing: print A.json and B.json side by side" },
+    { "transport", ID_TRANSPORT, OPT_BENCH, NULL,
+      "measure the link of the config: exchange and mailbox, no model" },
     { "special", ID_SPECIAL, OPT_SPECIAL, NULL, "print special tokens too" },
     { "out", ID_OUT, OPT_OUT, "FILE", "where the page goes (report.html)" },
     { "json", ID_JSON, OPT_JSON, NULL, "print JSON" },
@@ -446,6 +449,9 @@ static int apply(struct options *o, const struct entry *e, const char *value)
         return 0;
     case ID_OUT:
         o->out = value;
+        return 0;
+    case ID_TRANSPORT:
+        o->transport = true;
         return 0;
     case ID_COMPARE:
         o->compare = true;

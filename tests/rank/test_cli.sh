@@ -88,6 +88,12 @@ for v in --set --config 'type --help now' --help --config=x; do
 done
 expect 0 '' "${launch[@]}" "${pair_conf[@]}" "${BASE[@]}" generate --help
 same 'help is one text' 1 "$(grep -c '^usage' "$WORK/out")"
+for link in loop shm tcp; do # what a link carries, without a model
+    expect 0 '' "${launch[@]}" --set ranks=2 --set "link=$link" --set "port=$(free_port)" bench --transport
+    same "sizes and frames over $link" '5 3' \
+        "$(grep -c ' + .* + ' "$WORK/out") $(grep -c '^mailbox: there\|^mailbox: seen by rank 1\|ranks over' "$WORK/out")"
+done
+expect 78 'wants ranks' "$TANDEM" bench --transport --set ranks=1
 expect 64 'option --bogus' "${launch[@]}" "${pair_conf[@]}" "${BASE[@]}" generate --prompt a --bogus
 
 # ---- models -------------------------------------------------------------------------------------------
