@@ -36,6 +36,8 @@ struct backend_ops {
     /* open - ordinal names the device, threads the host workers of a host backend (at least 1).
      * errors   -ENODEV no such device or no driver, -ENOMEM */
     int (*open)(int ordinal, int threads, struct device **out);
+    /* room - bytes of device memory that are left; 0 on host backends, where the machine says it */
+    size_t (*room)(struct device *d);
     /* alloc - zeroed, aligned to 256 bytes; -ENOMEM names the bytes. Never inside a round. */
     int (*alloc)(struct device *d, size_t bytes, void **out);
     void (*free)(struct device *d, void *p);

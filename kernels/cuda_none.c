@@ -20,6 +20,11 @@ static int none_open(int ordinal, int threads, struct device **out)
 }
 
 /* There is no device, so nothing below is ever reached with one. */
+static size_t none_room(struct device *d)
+{
+    return 0;
+}
+
 static int none_alloc(struct device *d, size_t bytes, void **out)
 {
     return -ENOTSUP;
@@ -78,6 +83,7 @@ const struct backend_ops backend_cuda = {
     .op = &ref_ops,
     .probe = none_probe,
     .open = none_open,
+    .room = none_room,
     .alloc = none_alloc,
     .free = none_free,
     .weights = none_weights,
@@ -127,8 +133,23 @@ int peer_check(const struct peer *p, struct peer_record *out)
     return -ENOTSUP;
 }
 
-void peer_abort(struct peer *p)
+void peer_abort(struct peer *p, int code)
 {
+}
+
+int peer_count_to(struct peer *p, struct queue *q, uint32_t seq)
+{
+    return -ENOTSUP;
+}
+
+void peer_relay(const struct peer *p, struct peer_relay *out)
+{
+}
+
+int peer_attach(struct peer *p, int rank, uint8_t *area, uint8_t *inbox, size_t flag_stride,
+                bool raised_by_proxy, uint64_t **raised)
+{
+    return -ENOTSUP;
 }
 
 void peer_close(struct peer *p)

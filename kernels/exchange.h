@@ -7,6 +7,7 @@
 #ifndef TANDEM_KERNELS_EXCHANGE_H
 #define TANDEM_KERNELS_EXCHANGE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -42,10 +43,14 @@ void exchange_round(struct queue *q, enum exchange_wire w, float *x, size_t n);
 /* exchange_copy - bytes from device memory to device memory */
 void exchange_copy(struct queue *q, void *dst, const void *src, size_t bytes);
 
-/* peer - one rank of a group whose devices write into each other's memory.
+/* peer - one rank of a group whose devices write into each other's memory, or through the host's.
  *
- *   stage rounded values into the inboxes of all ranks  ->  raise a flag a block  ->  wait for the
- *   peers' flags of this block  ->  add, or copy out, what lies in the own inbox, in rank order
+ *   direct   stage rounded values into the inboxes of all ranks  ->  raise a flag a block  ->  wait
+ *            for the peers' flags of this block  ->  add, or copy out, what lies in the own inbox,
+ *            in rank order
+ *   relayed  stage into a slot of the outbox, which host and device see  ->  ring the bell; a thread
+ *            of the host (the proxy) sends the slot to all peers  ->  wait for each peer's flag of
+ *            the slot in host memory  ->  add, or copy out, from the peers' inboxes
  *
  * Two slots by parity suffice: a peer stages exchange k + 2 only after it has every rank's k + 1,
  * which was sent after k had been read. Flags carry sequence, site and size, so ranks that run
@@ -62,6 +67,7 @@ struct peer_spec {
     size_t slot_bytes; /* of one exchange, a multiple of 16; longer calls go in pieces */
     uint32_t first_seq;
     int64_t limit_ns; /* of one wait; < 0: none */
+    bool relayed;
 };
 
 /* What ended an exchange. */
@@ -69,15 +75,37 @@ struct peer_record {
     int32_t code; /* 0, or -ETIMEDOUT, -EPROTO, -ECANCELED */
     int32_t peer;
     uint64_t want, got; /* tags: sequence, site << 32, units of 16 bytes << 44 */
+    /* of all exchanges so far, as the first block saw them */
+    uint64_t exchanges, bytes, wait_ns, wait_max_ns, move_ns;
 };
 
 /* peer_open - inbox, flags and record of one rank.
  * errors   -ENOMEM; -ENOTSUP the device has no memory that others write */
 int peer_open(struct device *d, const struct peer_spec *s, struct peer **out);
 
+/* What host and device share of a relayed peer. The bell of parity p is bell[p * PEER_BELL_STRIDE]: the tag of
+ * the slot that is to be sent. At most two are pending. */
+#define PEER_BELL_STRIDE 16
+struct peer_relay {
+    uint8_t *outbox; /* [2][slot_bytes] */
+    const uint64_t *bell;
+};
+void peer_relay(const struct peer *p, struct peer_relay *out);
+
+/* peer_attach - where the slots of another rank arrive: inbox [2][slot_bytes] behind its flags, a flag every
+ * flag_stride bytes from area on; both are made visible to the device and stay so until peer_close. Where one flag
+ * does not say that all has come, the proxy raises others: *raised, as far apart.
+ * errors   -EIO, -ENOMEM of the driver */
+int peer_attach(struct peer *p, int rank, uint8_t *area, uint8_t *inbox, size_t flag_stride,
+                bool raised_by_proxy, uint64_t **raised);
+
+/* peer_count_to - the exchange before the next one has this number; waits for the queue.
+ * errors   of queue_wait */
+int peer_count_to(struct peer *p, struct queue *q, uint32_t seq);
+
 /* peer_join - tell a peer where all of them are, [world] by rank; all are open and stay so while
  * one exchanges.
- * errors   -ENOTSUP they are on different devices */
+ * errors   -ENOTSUP devices that cannot write into each other's memory */
 int peer_join(struct peer *p, struct peer *const *all);
 
 /* peer_sum, peer_gather - as in comm.h; every rank makes the same calls in the same order */
@@ -88,8 +116,8 @@ void peer_gather(struct peer *p, struct queue *q, int site, const void *in, void
 /* peer_check - after the queue's wait: 0, or the code and record of the exchange that failed */
 int peer_check(const struct peer *p, struct peer_record *out);
 
-/* peer_abort - ends every wait of this rank; any thread */
-void peer_abort(struct peer *p);
+/* peer_abort - ends every wait of this rank with this code; the first call counts; any thread */
+void peer_abort(struct peer *p, int code);
 
 /* peer_close - after the last exchange of all ranks has run; NULL is fine */
 void peer_close(struct peer *p);

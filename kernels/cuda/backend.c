@@ -140,6 +140,13 @@ static int no_memory(size_t bytes)
     return fail(-ENOMEM, "cuda: no memory for %zu bytes, %zu of %zu are free", bytes, left, all);
 }
 
+static size_t cuda_room(struct device *d)
+{
+    size_t left = 0, all = 0;
+
+    return cudaMemGetInfo(&left, &all) == cudaSuccess ? left : 0;
+}
+
 static int cuda_alloc(struct device *d, size_t bytes, void **out)
 {
     void *p;
@@ -335,6 +342,7 @@ const struct backend_ops backend_cuda = {
     .op = &cuda_ops,
     .probe = cuda_probe,
     .open = cuda_open,
+    .room = cuda_room,
     .alloc = cuda_alloc,
     .free = cuda_free,
     .weights = cuda_weights,

@@ -49,18 +49,24 @@ extern "C" void exchange_copy(struct queue *q, void *dst, const void *src, size_
 
 // Words that count, in device memory.
 struct peer_count {
-    uint32_t seq;  // of the last exchange
-    uint32_t gone; // blocks that are done with the running one
+    uint32_t seq;    // of the last exchange
+    uint32_t staged; // blocks whose share of the running one lies in the outbox
+    uint32_t gone;   // blocks that are done with the running one
     uint32_t poison;
+    uint64_t exchanges, bytes, wait_ns, wait_max_ns, move_ns;
 };
 
-// A rank as its kernels see it. Inboxes are [world][2][slot_bytes], by sender and parity; flags are
-// [world][2][BLOCKS_MAX] lines.
+// A rank as its kernels see it. Direct: the inbox of every rank is [world][2][slot_bytes], by sender
+// and parity; flags are [world][2][BLOCKS_MAX] lines. Relayed: inbox[r] is [2][slot_bytes] of what
+// rank r sent, in host memory, the own one in the device's; flags are a line a slot.
 struct peer_view {
     unsigned char *inbox[PEER_WORLD_MAX];
     uint64_t *flags[PEER_WORLD_MAX];
+    unsigned char *outbox; // pinned; NULL: direct
+    uint64_t *bell;        // pinned
+    size_t flag_words;
     struct peer_count *count;
-    struct peer_record *record; // pinned
+    struct peer_record *record; // pinned, and so is the next
     uint64_t *abort_word;       // pinned
     size_t slot_bytes;
     int64_t limit_ns;
@@ -70,6 +76,8 @@ struct peer_view {
 struct peer {
     struct peer_view v;
     struct device *dev;
+    void *area[PEER_WORLD_MAX];   // host memory that was made visible
+    void *raised[PEER_WORLD_MAX]; // pinned flags that the proxy raises
 };
 
 // What one launch moves.
@@ -87,8 +95,17 @@ __device__ static size_t slot_at(const struct peer_view &v, int sender, uint32_t
     return ((size_t)sender * 2 + (seq & 1)) * v.slot_bytes;
 }
 
+// What a rank sent in this exchange, where this rank reads it.
+__device__ static const uint4 *part_of(const struct peer_view &v, int sender, uint32_t seq)
+{
+    return (const uint4 *)(v.outbox ? v.inbox[sender] + (seq & 1) * v.slot_bytes
+                                    : v.inbox[v.rank] + slot_at(v, sender, seq));
+}
+
 __device__ static uint64_t *flag_at(const struct peer_view &v, int owner, int sender, uint32_t seq)
 {
+    if (v.outbox)
+        return v.flags[sender] + (seq & 1) * v.flag_words;
     return v.flags[owner] +
            (((size_t)sender * 2 + (seq & 1)) * BLOCKS_MAX + blockIdx.x) * FLAG_WORDS;
 }
@@ -172,8 +189,10 @@ __device__ static bool peer_wait(const struct peer_view &v, int peer, uint32_t s
             continue;
         if (fresh_word(&v.count->poison))
             return false;
-        if (flag_read(v.abort_word)) {
-            peer_fail(v, -ECANCELED, peer, tag, got);
+        uint64_t code = flag_read(v.abort_word);
+
+        if (code) {
+            peer_fail(v, -(int)code, peer, tag, got);
             return false;
         }
         if (v.limit_ns >= 0 && device_ns() - start > (uint64_t)v.limit_ns) {
@@ -192,7 +211,7 @@ __device__ static void unit_add(const struct peer_view &v, const struct parcel &
     float y[8];
 
     for (int r = 0; r < v.world; r++) {
-        uint4 part = fresh_load((const uint4 *)(v.inbox[v.rank] + slot_at(v, r, seq)) + u);
+        uint4 part = fresh_load(part_of(v, r, seq) + u);
         const uint32_t w[4] = { part.x, part.y, part.z, part.w };
 
 #pragma unroll
@@ -212,38 +231,85 @@ __device__ static void unit_add(const struct peer_view &v, const struct parcel &
     }
 }
 
-// Blocks share out units in strides; block b waits for the peers' blocks b alone.
+// Put the block's share where the others read it, and tell them. All threads.
+__device__ static void send_share(const struct peer_view &v, const struct parcel &p, size_t units,
+                                  uint32_t seq, uint64_t tag)
+{
+    size_t step = (size_t)gridDim.x * THREADS;
+
+    for (size_t u = (size_t)blockIdx.x * THREADS + threadIdx.x; u < units; u += step) {
+        uint4 w = p.in ? unit_read(p.in, p.n, u) : unit_stage(p, u);
+
+        if (v.outbox) {
+            ((uint4 *)(v.outbox + (seq & 1) * v.slot_bytes))[u] = w;
+            ((uint4 *)(v.inbox[v.rank] + (seq & 1) * v.slot_bytes))[u] = w;
+            continue;
+        }
+        for (int r = 0; r < v.world; r++)
+            ((uint4 *)(v.inbox[r] + slot_at(v, v.rank, seq)))[u] = w;
+    }
+    __syncthreads();
+    if (!v.outbox) {
+        if ((int)threadIdx.x < v.world && (int)threadIdx.x != v.rank)
+            flag_raise(flag_at(v, (int)threadIdx.x, v.rank, seq), tag);
+        return;
+    }
+    if (threadIdx.x != 0)
+        return;
+    __threadfence_system();
+    if (atomicAdd(&v.count->staged, 1u) == gridDim.x - 1) {
+        v.count->staged = 0;
+        flag_raise(v.bell + (seq & 1) * PEER_BELL_STRIDE, tag);
+    }
+}
+
+// What the exchange took, as the first block saw it; one thread, before the last block ends.
+__device__ static void note_times(const struct peer_view &v, size_t bytes, uint64_t begun,
+                                  uint64_t sent, uint64_t come)
+{
+    struct peer_count *c = v.count;
+    struct peer_record *r = v.record;
+    uint64_t wait = come - sent;
+
+    c->exchanges++;
+    c->bytes += bytes;
+    c->wait_ns += wait;
+    c->wait_max_ns = wait > c->wait_max_ns ? wait : c->wait_max_ns;
+    c->move_ns += sent - begun + (device_ns() - come);
+    r->exchanges = c->exchanges;
+    r->bytes = c->bytes;
+    r->wait_ns = c->wait_ns;
+    r->wait_max_ns = c->wait_max_ns;
+    r->move_ns = c->move_ns;
+}
+
+// Blocks share out units in strides; a direct block b waits for the peers' blocks b alone.
 __global__ static void exchange_blocks(struct peer_view v, struct parcel p)
 {
     __shared__ uint32_t seq_of, dead;
     size_t bytes = p.in ? p.n : p.n * (p.wire == EXCHANGE_BF16 ? 2 : 4);
     size_t units = (bytes + UNIT - 1) / UNIT, first = (size_t)blockIdx.x * THREADS + threadIdx.x;
     size_t step = (size_t)gridDim.x * THREADS;
+    uint64_t tag, begun = 0, sent = 0, come = 0;
     uint32_t seq;
-    uint64_t tag;
 
     if (threadIdx.x == 0) {
         dead = fresh_word(&v.count->poison);
         seq_of = fresh_word(&v.count->seq) + 1;
+        begun = device_ns();
     }
     __syncthreads();
     if (dead)
         return;
     seq = seq_of;
     tag = seq | (uint64_t)p.site << 32 | (uint64_t)units << 44;
-    for (size_t u = first; u < units; u += step) {
-        uint4 w = p.in ? unit_read(p.in, p.n, u) : unit_stage(p, u);
-
-        for (int r = 0; r < v.world; r++)
-            ((uint4 *)(v.inbox[r] + slot_at(v, v.rank, seq)))[u] = w;
-    }
+    send_share(v, p, units, seq, tag);
+    sent = device_ns();
+    if ((int)threadIdx.x < v.world && (int)threadIdx.x != v.rank &&
+        !peer_wait(v, (int)threadIdx.x, seq, tag))
+        dead = 1;
     __syncthreads();
-    if ((int)threadIdx.x < v.world && (int)threadIdx.x != v.rank) {
-        flag_raise(flag_at(v, (int)threadIdx.x, v.rank, seq), tag);
-        if (!peer_wait(v, (int)threadIdx.x, seq, tag))
-            dead = 1;
-    }
-    __syncthreads();
+    come = device_ns();
     if (dead)
         return;
     for (size_t u = first; u < units; u += step) {
@@ -252,11 +318,14 @@ __global__ static void exchange_blocks(struct peer_view v, struct parcel p)
             continue;
         }
         for (int r = 0; r < v.world; r++)
-            unit_write(p.out + (size_t)r * p.stride, p.n, u,
-                       fresh_load((const uint4 *)(v.inbox[v.rank] + slot_at(v, r, seq)) + u));
+            unit_write(p.out + (size_t)r * p.stride, p.n, u, fresh_load(part_of(v, r, seq) + u));
     }
     __syncthreads();
-    if (threadIdx.x == 0 && atomicAdd(&v.count->gone, 1u) == gridDim.x - 1) {
+    if (threadIdx.x != 0)
+        return;
+    if (blockIdx.x == 0)
+        note_times(v, units * UNIT, begun, sent, come);
+    if (atomicAdd(&v.count->gone, 1u) == gridDim.x - 1) {
         v.count->gone = 0;
         v.count->seq = seq;
     }
@@ -305,28 +374,92 @@ extern "C" void peer_close(struct peer *p)
 {
     if (!p)
         return;
+    for (int r = 0; r < p->v.world; r++) {
+        if (p->area[r])
+            cudaHostUnregister(p->area[r]);
+        cudaFreeHost(p->raised[r]);
+    }
     cudaFree(p->v.inbox[p->v.rank]);
-    cudaFree(p->v.flags[p->v.rank]);
+    if (!p->v.outbox)
+        cudaFree(p->v.flags[p->v.rank]);
     cudaFree(p->v.count);
+    cudaFreeHost(p->v.outbox);
+    cudaFreeHost(p->v.bell);
     cudaFreeHost(p->v.record);
     cudaFreeHost(p->v.abort_word);
     free(p);
 }
 
-extern "C" int peer_open(struct device *d, const struct peer_spec *s, struct peer **out)
+static int spec_check(const struct device *d, const struct peer_spec *s)
 {
-    struct peer *p;
-    void *inbox = NULL, *flags = NULL, *count = NULL, *record = NULL, *word = NULL;
-    struct queue *q;
-    cudaError_t e;
-    int r;
-
     if (d->ops != &backend_cuda)
         return fail(-ENOTSUP, "comm peer: backend %s has no memory that peers write", d->ops->name);
     if (s->world < 1 || s->world > PEER_WORLD_MAX || s->rank < 0 || s->rank >= s->world ||
         s->slot_bytes < UNIT || s->slot_bytes % UNIT != 0)
         return fail(-EINVAL, "comm peer: rank %d of %d, slots of %zu bytes", s->rank, s->world,
                     s->slot_bytes);
+    return 0;
+}
+
+// Memory that host and device see, zeroed.
+static int pinned(size_t bytes, void **out)
+{
+    cudaError_t e = cudaHostAlloc(out, bytes, cudaHostAllocDefault);
+
+    if (e != cudaSuccess) {
+        *out = NULL;
+        return fail(cuda_errno(e), "comm peer: %zu bytes of pinned memory: %s", bytes,
+                    cudaGetErrorString(e));
+    }
+    memset(*out, 0, bytes);
+    return 0;
+}
+
+static int take_memory(struct peer *p, const struct peer_spec *s)
+{
+    struct device *d = p->dev;
+    void *inbox = NULL, *flags = NULL, *count = NULL, *out = NULL, *bell = NULL;
+    int r = d->ops->alloc(d, (size_t)(s->relayed ? 1 : s->world) * 2 * s->slot_bytes, &inbox);
+
+    p->v.inbox[s->rank] = (unsigned char *)inbox;
+    if (r == 0 && !s->relayed)
+        r = d->ops->alloc(d, (size_t)s->world * 2 * BLOCKS_MAX * FLAG_WORDS * sizeof(uint64_t),
+                          &flags);
+    p->v.flags[s->rank] = (uint64_t *)flags;
+    if (r == 0)
+        r = d->ops->alloc(d, sizeof(*p->v.count), &count);
+    p->v.count = (struct peer_count *)count;
+    if (r == 0 && s->relayed)
+        r = pinned(2 * s->slot_bytes, &out);
+    p->v.outbox = (unsigned char *)out;
+    if (r == 0 && s->relayed)
+        r = pinned(2 * PEER_BELL_STRIDE * sizeof(uint64_t), &bell);
+    p->v.bell = (uint64_t *)bell;
+    out = NULL;
+    if (r == 0)
+        r = pinned(sizeof(*p->v.record), &out);
+    p->v.record = (struct peer_record *)out;
+    out = NULL;
+    if (r == 0)
+        r = pinned(sizeof(*p->v.abort_word), &out);
+    p->v.abort_word = (uint64_t *)out;
+    return r;
+}
+
+extern "C" int peer_count_to(struct peer *p, struct queue *q, uint32_t seq)
+{
+    q->ops->put(q, &p->v.count->seq, &seq, sizeof(seq));
+    return q->ops->wait(q);
+}
+
+extern "C" int peer_open(struct device *d, const struct peer_spec *s, struct peer **out)
+{
+    struct peer *p;
+    struct queue *q;
+    int r = spec_check(d, s);
+
+    if (r < 0)
+        return r;
     p = (struct peer *)calloc(1, sizeof(*p));
     if (!p)
         return fail(-ENOMEM, "comm peer: no memory");
@@ -335,31 +468,12 @@ extern "C" int peer_open(struct device *d, const struct peer_spec *s, struct pee
     p->v.world = s->world;
     p->v.slot_bytes = s->slot_bytes;
     p->v.limit_ns = s->limit_ns;
-    r = d->ops->alloc(d, (size_t)s->world * 2 * s->slot_bytes, &inbox);
+    r = take_memory(p, s);
     if (r == 0)
-        r = d->ops->alloc(d, (size_t)s->world * 2 * BLOCKS_MAX * FLAG_WORDS * sizeof(uint64_t),
-                          &flags);
-    if (r == 0)
-        r = d->ops->alloc(d, sizeof(*p->v.count), &count);
-    p->v.inbox[s->rank] = (unsigned char *)inbox;
-    p->v.flags[s->rank] = (uint64_t *)flags;
-    p->v.count = (struct peer_count *)count;
-    e = r == 0 ? cudaHostAlloc(&record, sizeof(*p->v.record), cudaHostAllocDefault) : cudaSuccess;
-    p->v.record = (struct peer_record *)record;
-    if (r == 0 && e == cudaSuccess)
-        e = cudaHostAlloc(&word, sizeof(*p->v.abort_word), cudaHostAllocDefault);
-    p->v.abort_word = (uint64_t *)word;
-    if (e != cudaSuccess)
-        r = fail(cuda_errno(e), "comm peer: pinned memory: %s", cudaGetErrorString(e));
+        r = d->ops->queue_open(d, &q);
     if (r < 0)
         goto close;
-    memset(record, 0, sizeof(*p->v.record));
-    memset(word, 0, sizeof(*p->v.abort_word));
-    r = d->ops->queue_open(d, &q);
-    if (r < 0)
-        goto close;
-    q->ops->put(q, &p->v.count->seq, &s->first_seq, sizeof(s->first_seq));
-    r = q->ops->wait(q);
+    r = peer_count_to(p, q, s->first_seq);
     q->ops->queue_close(q);
     if (r < 0)
         goto close;
@@ -371,16 +485,75 @@ close:
     return r;
 }
 
+extern "C" void peer_relay(const struct peer *p, struct peer_relay *out)
+{
+    out->outbox = p->v.outbox;
+    out->bell = p->v.bell;
+}
+
+extern "C" int peer_attach(struct peer *p, int rank, uint8_t *area, uint8_t *inbox,
+                           size_t flag_stride, bool raised_by_proxy, uint64_t **raised)
+{
+    size_t bytes = (size_t)(inbox - area) + 2 * p->v.slot_bytes;
+    void *flags = area, *seen;
+    cudaError_t e = cudaHostRegister(area, bytes, cudaHostRegisterMapped);
+    int r;
+
+    if (e == cudaSuccess) {
+        p->area[rank] = area;
+        e = cudaHostGetDevicePointer(&seen, inbox, 0);
+    }
+    if (e != cudaSuccess)
+        return fail(cuda_errno(e), "comm link: showing the device %zu bytes of rank %d: %s", bytes,
+                    rank, cudaGetErrorString(e));
+    p->v.inbox[rank] = (unsigned char *)seen;
+    p->v.flag_words = flag_stride / sizeof(uint64_t);
+    if (raised_by_proxy) {
+        r = pinned(2 * flag_stride, &flags);
+        if (r < 0)
+            return r;
+        p->raised[rank] = flags;
+        *raised = (uint64_t *)flags;
+    }
+    e = cudaHostGetDevicePointer(&seen, flags, 0);
+    if (e != cudaSuccess)
+        return fail(cuda_errno(e), "comm link: flags of rank %d: %s", rank, cudaGetErrorString(e));
+    p->v.flags[rank] = (uint64_t *)seen;
+    return 0;
+}
+
+// Devices that are not the same one write into each other's memory if they can.
+static int reach(int mine, int other)
+{
+    int can = 0;
+    cudaError_t e = cudaDeviceCanAccessPeer(&can, mine, other);
+
+    if (e == cudaSuccess && !can)
+        return fail(-ENOTSUP, "comm peer: device %d cannot write memory of device %d", mine, other);
+    if (e == cudaSuccess)
+        e = cudaSetDevice(mine);
+    if (e == cudaSuccess)
+        e = cudaDeviceEnablePeerAccess(other, 0);
+    if (e == cudaErrorPeerAccessAlreadyEnabled) {
+        (void)cudaGetLastError();
+        return 0;
+    }
+    if (e != cudaSuccess)
+        return fail(cuda_errno(e), "comm peer: memory of device %d for device %d: %s", other, mine,
+                    cudaGetErrorString(e));
+    return 0;
+}
+
 extern "C" int peer_join(struct peer *p, struct peer *const *all)
 {
     int mine = ((struct cuda_device *)p->dev)->ordinal;
 
     for (int r = 0; r < p->v.world; r++) {
         int other = ((struct cuda_device *)all[r]->dev)->ordinal;
+        int err = other == mine ? 0 : reach(mine, other);
 
-        if (other != mine)
-            return fail(-ENOTSUP, "comm peer: rank %d is on device %d, rank %d on device %d", r,
-                        other, p->v.rank, mine);
+        if (err < 0)
+            return err;
         p->v.inbox[r] = all[r]->v.inbox[r];
         p->v.flags[r] = all[r]->v.flags[r];
     }
@@ -393,7 +566,10 @@ extern "C" int peer_check(const struct peer *p, struct peer_record *out)
     return out->code;
 }
 
-extern "C" void peer_abort(struct peer *p)
+extern "C" void peer_abort(struct peer *p, int code)
 {
-    __atomic_store_n(p->v.abort_word, 1, __ATOMIC_RELEASE);
+    uint64_t none = 0;
+
+    __atomic_compare_exchange_n(p->v.abort_word, &none, (uint64_t)-code, 0, __ATOMIC_ACQ_REL,
+                                __ATOMIC_ACQUIRE);
 }

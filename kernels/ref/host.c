@@ -33,6 +33,11 @@ int host_open(const struct backend_ops *ops, int threads, struct device **out)
     return 0;
 }
 
+size_t host_room(struct device *d)
+{
+    return 0;
+}
+
 int host_alloc(struct device *d, size_t bytes, void **out)
 {
     size_t whole = bytes / ALIGN * ALIGN + ALIGN;

@@ -10,6 +10,7 @@ int host_open(const struct backend_ops *ops, int threads, struct device **out);
 
 /* The other entries of backend_ops, the same for every host backend. */
 int host_probe(int ordinal, char *why, size_t cap);
+size_t host_room(struct device *d);
 int host_alloc(struct device *d, size_t bytes, void **out);
 void host_free(struct device *d, void *p);
 int host_weights(struct device *d, const void *p, size_t bytes, const void **out);
@@ -25,7 +26,8 @@ void host_graph_close(struct graph *g);
 void host_close(struct device *d);
 
 #define HOST_ENTRIES                                                                               \
-    .caps = BACKEND_HOST_MEMORY, .probe = host_probe, .alloc = host_alloc, .free = host_free,      \
+    .caps = BACKEND_HOST_MEMORY, .probe = host_probe, .room = host_room, .alloc = host_alloc,      \
+    .free = host_free,                                                                             \
     .weights = host_weights, .unweights = host_unweights, .queue_open = host_queue_open,           \
     .queue_close = host_queue_close, .put = host_copy, .get = host_copy, .wait = host_wait,        \
     .graph_begin = host_graph_begin, .graph_end = host_graph_end,                                  \

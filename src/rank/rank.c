@@ -354,36 +354,36 @@ static int open_device(struct rank *k)
     if (r == 0)
         r = b->open(c->device == CONFIG_AUTO ? place : c->device, config_threads(c), &k->dev);
     if (r == 0)
+        r = memory_check(&k->memory, 1, k->dev->ops->room(k->dev));
+    if (r == 0)
         r = b->queue_open(k->dev, &k->q);
     if (r == 0)
         r = resident_open(k->dev, k->pack, k->plan.part, BLUEPRINT_PARTS, &k->resident);
     return r;
 }
 
-/* Sums over ranks go through the host's memory or stay in the devices'. */
+/* Sums over ranks go over the links, staged by the host or by the device, or stay in the devices' memory. */
 static int open_sums(struct rank *k, const struct comm_settings *s)
 {
     const struct config *c = &k->cfg;
-    bool host = k->dev->ops->caps & BACKEND_HOST_MEMORY;
+    bool host = k->dev->ops->caps & BACKEND_HOST_MEMORY, automatic = strcmp(c->comm, "auto") == 0;
+    bool peer = automatic ? !host && k->hub : strcmp(c->comm, "peer") == 0;
     struct link *windows[RANKS_MAX] = { 0 };
 
-    if (strcmp(c->comm, "auto") != 0 && strcmp(c->comm, host ? "link" : "peer") != 0)
-        return fail(-ENODEV,
-                    "config: comm %s with backend %s is not in this build, want auto or %s",
-                    c->comm, k->dev->ops->name, host ? "link" : "peer");
+    if (!automatic && !peer && strcmp(c->comm, "link") != 0)
+        return fail(-ENODEV, "config: comm %s is not in this build, want auto, link or peer", c->comm);
+    if (peer && (host || !k->hub))
+        return fail(-ENODEV, "config: comm peer with backend %s and link %s, want backend cuda and link loop",
+                    k->dev->ops->name, c->link);
     if (c->ranks == 1)
         return comm_self_open(s, &k->comm);
-    if (!host && !k->hub)
-        return fail(-ENODEV,
-                    "config: backend %s with ranks in processes of their own is not in this build, "
-                    "want link loop",
-                    k->dev->ops->name);
-    if (!host)
+    if (peer)
         return comm_peer_open(group_hub_comm(k->hub), k->dev, c->rank, s, &k->comm);
     for (int i = 0; i < c->ranks; i++)
         if (i != c->rank)
             windows[i] = group_link(k->group, i, GROUP_WINDOWS);
-    return comm_link_open(windows, c->rank, c->ranks, s, &k->comm);
+    return host ? comm_link_open(windows, c->rank, c->ranks, s, &k->comm)
+                : comm_relay_open(windows, k->dev, c->rank, c->ranks, s, &k->comm);
 }
 
 static int check_graphs(const struct rank *k)
@@ -493,24 +493,52 @@ static void dry_window(struct rank *k, struct exec *x, int slots, int rows_each,
     k->drafter->ops->propose(k->drafter, x, k->pool, &p, sampled);
 }
 
+/* The windows that there will be, largest first. */
+static void largest_windows(struct rank *k, struct exec *x)
+{
+    int logits = k->win->rows_max < WINDOW_ROWS_SHARED ? k->win->rows_max : WINDOW_ROWS_SHARED;
+
+    dry_window(k, x, 1, k->bounds.prefill_chunk, SEG_KNOWN, false);
+    dry_window(k, x, k->bounds.slots, k->bounds.window_max, 0, true);
+    dry_window(k, x, 1, logits, SEG_KNOWN, true);
+}
+
+/* What a model asks of a kernel beyond its limits is refused now, by the kernel's own check: the largest windows
+ * are queued, and never run. */
+static int check_limits(struct rank *k)
+{
+    struct graph *g = NULL;
+    int r;
+
+    if (!(k->dev->ops->caps & BACKEND_GRAPHS && k->comm->ops->caps & COMM_CAPTURE))
+        return 0;
+    r = k->q->ops->graph_begin(k->q);
+    if (r < 0)
+        return r;
+    largest_windows(k, &k->x);
+    r = k->q->ops->graph_end(k->q, &g);
+    if (r == 0)
+        k->q->ops->graph_close(g);
+    return r == -ENOMEM ? 0 : r; /* no memory for so large a graph is no limit of a kernel */
+}
+
 /* Scratch for the largest prompt chunk, the largest shared window, and the largest chunk with
  * logits. */
 static int open_arena(struct rank *k)
 {
-    int logits = k->win->rows_max < WINDOW_ROWS_SHARED ? k->win->rows_max : WINDOW_ROWS_SHARED;
     struct memory_plan left = k->memory;
     struct arena measured;
     struct exec dry;
     int r;
 
     exec_dry(&dry, &measured, &k->x);
-    dry_window(k, &dry, 1, k->bounds.prefill_chunk, SEG_KNOWN, false);
-    dry_window(k, &dry, k->bounds.slots, k->bounds.window_max, 0, true);
-    dry_window(k, &dry, 1, logits, SEG_KNOWN, true);
+    largest_windows(k, &dry);
     left.states = 0; /* they are taken already */
     left.scratch = k->memory.scratch = measured.peak;
     r = check_memory(k, &left);
-    return r < 0 ? r : arena_open(k->dev, measured.peak, &k->arena);
+    if (r == 0)
+        r = arena_open(k->dev, measured.peak, &k->arena);
+    return r < 0 ? r : check_limits(k);
 }
 
 static int open_parts(struct rank *k)

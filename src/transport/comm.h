@@ -21,8 +21,9 @@
 
 #include "src/transport/link.h"
 
-struct queue;
 struct comm;
+struct device;
+struct queue;
 
 enum { COMM_SITES = 4096, COMM_WORLD_MAX = 8 };
 
@@ -147,9 +148,16 @@ int comm_self_open(const struct comm_settings *s, struct comm **out);
 int comm_link_open(struct link *const *links, int rank, int world, const struct comm_settings *s,
                    struct comm **out);
 
+/* comm_relay_open - comm_link for a device that is not the host's memory: kernels stage, wait and add in memory
+ * that both see, a thread of this comm carries the bytes. Captured exchanges need nothing else of the host.
+ *
+ * in       as comm_link_open; the links are the thread's until close
+ * errors   as comm_link_open; -ENOTSUP the device shows kernels no host memory */
+int comm_relay_open(struct link *const *links, struct device *d, int rank, int world,
+                    const struct comm_settings *s, struct comm **out);
+
 /* comm_hub - where ranks that are threads of one process meet; opened before them, closed after. */
 struct comm_hub;
-struct device;
 int comm_hub_open(int world, struct comm_hub **out);
 void comm_hub_close(struct comm_hub *h);
 

@@ -21,6 +21,7 @@
 #include "kernels/exchange.h"
 #include "src/base/clock.h"
 #include "src/base/log.h"
+#include "src/transport/comm_record.h"
 #include "src/transport/comm_table.h"
 #include "src/transport/link_area.h"
 
@@ -45,15 +46,6 @@ struct comm_link {
 static uint64_t tag_of(uint32_t seq, int site, size_t units)
 {
     return seq | (uint64_t)site << 32 | (uint64_t)units << 44;
-}
-
-static int tag_differs(const struct comm_link *c, int peer, uint64_t want, uint64_t got)
-{
-    return fail(
-        -EPROTO,
-        "comm link: exchange %u site %u units %u here, exchange %u site %u units %u on rank %d",
-        (uint32_t)want, (unsigned)(want >> 32 & 0xfff), (unsigned)(want >> 44), (uint32_t)got,
-        (unsigned)(got >> 32 & 0xfff), (unsigned)(got >> 44), peer);
 }
 
 /* A link has failed: name the exchange. An abort was logged by whoever made it, other errors by the
@@ -105,7 +97,7 @@ static int exchange(struct comm_link *c, int site, size_t bytes)
         if (r < 0)
             return link_failed(c, r, tag, p);
         if (got != tag)
-            return tag_differs(c, p, tag, got);
+            return comm_tags_differ("link", tag, got, p);
         c->seen[p][s] = tag;
     }
     r = link_wait_sent(&c->wait, &late);

@@ -18,6 +18,7 @@
 #include "kernels/exchange.h"
 #include "src/base/clock.h"
 #include "src/base/log.h"
+#include "src/transport/comm_record.h"
 #include "src/transport/comm_table.h"
 
 struct comm_hub {
@@ -34,6 +35,7 @@ struct comm_peer {
     struct comm base;
     struct comm_hub *hub;
     struct peer *peer;
+    struct peer_record seen; /* what has been counted already */
     enum exchange_wire wire;
     int wait_limit_ms;
     atomic_int aborted;
@@ -110,12 +112,6 @@ static int peer_usable(struct comm_peer *c, int site)
     return c->err == 0 && !atomic_load_explicit(&c->aborted, memory_order_acquire);
 }
 
-static void count(struct comm *c, size_t bytes)
-{
-    c->stats.exchanges++;
-    c->stats.bytes += bytes;
-}
-
 static void comm_peer_sum(struct comm *base, struct queue *q, int site, float *x, size_t n)
 {
     struct comm_peer *c = (struct comm_peer *)base;
@@ -123,7 +119,6 @@ static void comm_peer_sum(struct comm *base, struct queue *q, int site, float *x
     if (!peer_usable(c, site) || n == 0)
         return;
     peer_sum(c->peer, q, site, c->wire, x, n);
-    count(base, n * exchange_wire_bytes(c->wire));
 }
 
 static void comm_peer_gather(struct comm *base, struct queue *q, int site, const void *in,
@@ -134,7 +129,6 @@ static void comm_peer_gather(struct comm *base, struct queue *q, int site, const
     if (!peer_usable(c, site) || bytes == 0)
         return;
     peer_gather(c->peer, q, site, in, out, bytes);
-    count(base, bytes);
 }
 
 static int comm_peer_check(struct comm *base)
@@ -142,14 +136,12 @@ static int comm_peer_check(struct comm *base)
     struct comm_peer *c = (struct comm_peer *)base;
     struct peer_record f;
 
-    if (c->err == 0 && peer_check(c->peer, &f) != 0) {
+    peer_check(c->peer, &f);
+    comm_note_record(base, &c->seen, &f);
+    if (c->err == 0 && f.code != 0) {
         c->err = f.code;
         if (f.code == -EPROTO)
-            fail(f.code,
-                 "comm peer: exchange %u site %u units %u here, exchange %u site %u units %u on "
-                 "rank %d",
-                 (uint32_t)f.want, (unsigned)(f.want >> 32 & 0xfff), (unsigned)(f.want >> 44),
-                 (uint32_t)f.got, (unsigned)(f.got >> 32 & 0xfff), (unsigned)(f.got >> 44), f.peer);
+            comm_tags_differ("peer", f.want, f.got, f.peer);
         else if (f.code == -ETIMEDOUT)
             fail(f.code, "comm peer: exchange %u site %u: rank %d did not come in time",
                  (uint32_t)f.want, (unsigned)(f.want >> 32 & 0xfff), f.peer);
@@ -181,7 +173,7 @@ static void comm_peer_abort(struct comm *base, const char *why)
     if (atomic_exchange(&c->aborted, 1))
         return;
     log_debug("comm peer: aborted: %s", why);
-    peer_abort(c->peer);
+    peer_abort(c->peer, -ECANCELED);
     hub_break(c->hub);
 }
 

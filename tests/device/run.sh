@@ -2,10 +2,10 @@
 # run.sh OUT [PROGRAM] - everything that needs a device, with logs and JSON left in OUT.
 #
 # Run from the root of the tree. PROGRAM is a device_tests that was built elsewhere, beside the libraries
-# it needs (pack_here makes such a folder); without one it is built here. Parts have a limit each, so that
+# it needs (pack_here makes such a folder) and tandem; without one both are built here. Parts have a limit each, so that
 # the whole fits into ten minutes.
 #
-#   run.sh pack_here FOLDER BUILD    strip BUILD's device_tests into FOLDER, with its libraries
+#   run.sh pack_here FOLDER BUILD    strip BUILD's device_tests and tandem into FOLDER, with their libraries
 #   PARTS="ops laws" run.sh OUT ...  some parts only
 set -u
 
@@ -33,8 +33,9 @@ part() {
 }
 
 if [ "${1:-}" = pack_here ]; then
-    mkdir -p "$2" && strip -o "$2/device_tests" "$3/tests/device/device_tests" || exit 1
-    ldd "$3/tests/device/device_tests" | awk '$3 ~ /^\// { print $3 }' |
+    mkdir -p "$2" && strip -o "$2/device_tests" "$3/tests/device/device_tests" &&
+        strip -o "$2/tandem" "$3/src/rank/tandem" || exit 1
+    ldd "$3/src/rank/tandem" | awk '$3 ~ /^\// { print $3 }' |
         grep -v -E '/(libc|libm|libdl|librt|libpthread|libstdc\+\+|libgcc_s)\.so' |
         while read -r lib; do cp -L "$lib" "$2/"; done
     du -sh "$2"
@@ -48,12 +49,14 @@ mkdir -p "$out"
 : >"$out/run.log" && : >"$out/all.log" && : >"$out/summary.json"
 if [ -z "$program" ]; then
     build=$(mktemp -d)
-    { meson setup "$build" && ninja -C "$build" tests/device/device_tests; } >"$out/all.log" 2>&1 || {
+    { meson setup "$build" && ninja -C "$build" tests/device/device_tests src/rank/tandem; } >"$out/all.log" 2>&1 || {
         say "device_tests cannot be built here, see all.log"
         exit 1
     }
     program=$build/tests/device/device_tests
+    cp "$build/src/rank/tandem" "$build/tests/device/"
 fi
+tandem=$(dirname "$program")/tandem
 LD_LIBRARY_PATH=$(dirname "$program")${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 export LD_LIBRARY_PATH
 
@@ -61,6 +64,12 @@ part 120 ops "$program" ops
 part 60 queue "$program" queue
 part 90 exchange "$program" exchange
 part 120 graph "$program" graph 64
+part 120 rounds "$program" rounds
+if [ -x "$tandem" ]; then
+    part 120 processes sh tests/device/processes.sh "$tandem"
+else
+    say "no tandem beside device_tests: ranks in processes of their own left out"
+fi
 part 240 laws "$program" laws -n index_selections
 part 90 bench "$program" bench "$out/bench.json"
 if command -v compute-sanitizer >/dev/null 2>&1; then

@@ -1,5 +1,5 @@
-/* Two, three and four ranks that share one device: comm_peer against the host's arithmetic, eager
- * and captured, and how it fails. */
+/* Two, three and four ranks that share one device: comm_peer, and comm_link's form for devices over
+ * every link, against the host's arithmetic, eager and captured, and how they fail. */
 #include "tests/device/lab.h"
 
 #include <errno.h>
@@ -10,6 +10,7 @@
 #include "src/base/log.h"
 #include "src/transport/comm.h"
 #include "tests/device/parts.h"
+#include "tests/transport/wires.h"
 
 #define RANKS 4
 #define N 70001 /* in pieces of a slot, no multiple of anything */
@@ -26,6 +27,7 @@ struct rank {
     pthread_t thread;
     int rank, world;
     struct comm_hub *hub;
+    const struct wires *wires; /* NULL: comm_peer */
     enum comm_wire wire;
     uint32_t first_seq;
     void (*fn)(struct rank *r);
@@ -160,7 +162,8 @@ static void captured(struct rank *r)
     CHECK(comm_check(r->c) == 0);
     CHECK(memcmp(eager, replayed, sizeof(eager)) == 0);
     if (r->rank == 0)
-        printf("%d ranks on one device, %s: %.2f us an exchange of %d values, captured\n", r->world,
+        printf("%d ranks on one device, %s, %s: %.2f us an exchange of %d values, captured\n",
+               r->world, r->wires ? r->wires->link[0][1]->ops->name : "peer",
                r->wire == COMM_BF16 ? "bf16" : "f32",
                (double)(clock_ns() - start) / NS_PER_US / LAUNCHES / EXCHANGES, VALUES);
     CHECK(comm_barrier(r->c) == 0);
@@ -209,7 +212,10 @@ static void late(struct rank *r)
             CHECK(pthread_create(&t, NULL, abort_soon, r->c) == 0);
         comm_sum(r->c, r->q, 3, x, 64);
         CHECK(r->b->wait(r->q) == 0);
-        CHECK(comm_check(r->c) == (r->rank ? -ETIMEDOUT : -ECANCELED));
+        if (r->rank == 0)
+            CHECK(comm_check(r->c) == -ECANCELED);
+        else /* over a link the others see that rank 0 has gone */
+            CHECK(comm_check(r->c) == (r->wires ? -ECONNRESET : -ETIMEDOUT));
         CHECK(clock_ns() - start < 5 * NS_PER_S);
         if (r->rank == 0)
             pthread_join(t, NULL);
@@ -231,7 +237,11 @@ static void *run(void *arg)
     log_rank(r->rank);
     CHECK(r->b->open(0, 1, &r->d) == 0);
     CHECK(r->b->queue_open(r->d, &r->q) == 0);
-    CHECK(comm_peer_open(r->hub, r->d, r->rank, &s, &r->c) == 0);
+    if (r->wires)
+        CHECK(comm_relay_open((struct link *const *)r->wires->link[r->rank], r->d, r->rank,
+                              r->world, &s, &r->c) == 0);
+    else
+        CHECK(comm_peer_open(r->hub, r->d, r->rank, &s, &r->c) == 0);
     r->fn(r);
     comm_close(r->c);
     r->b->queue_close(r->q);
@@ -239,16 +249,22 @@ static void *run(void *arg)
     return NULL;
 }
 
-static void world(int n, enum comm_wire wire, uint32_t first_seq, void (*fn)(struct rank *r))
+/* kind: of the links; NULL: comm_peer */
+static void world_of(const char *kind, int n, enum comm_wire wire, uint32_t first_seq,
+                     void (*fn)(struct rank *r))
 {
     struct rank r[RANKS];
     struct comm_hub *hub;
+    struct wires w;
 
+    if (kind)
+        wires_open(&w, kind, n, 1);
     CHECK(comm_hub_open(n, &hub) == 0);
     for (int i = 0; i < n; i++) {
         r[i] = (struct rank){ .rank = i,
                               .world = n,
                               .hub = hub,
+                              .wires = kind ? &w : NULL,
                               .wire = wire,
                               .first_seq = first_seq,
                               .fn = fn,
@@ -258,6 +274,30 @@ static void world(int n, enum comm_wire wire, uint32_t first_seq, void (*fn)(str
     for (int i = 0; i < n; i++)
         pthread_join(r[i].thread, NULL);
     comm_hub_close(hub);
+    if (kind)
+        wires_close(&w);
+}
+
+static void world(int n, enum comm_wire wire, uint32_t first_seq, void (*fn)(struct rank *r))
+{
+    world_of(NULL, n, wire, first_seq, fn);
+}
+
+static void over_links(void)
+{
+    static const char *const kinds[] = { "loop", "shm", "tcp" };
+
+    for (int k = 0; k < COUNT(kinds); k++) {
+        for (int n = 2; n <= RANKS; n += 2) {
+            world_of(kinds[k], n, COMM_BF16, 0, sums);
+            world_of(kinds[k], n, COMM_F32, 0xfffffff0u, sums); /* the sequence wraps */
+            world_of(kinds[k], n, COMM_BF16, 0, captured);
+        }
+        world_of(kinds[k], 2, COMM_F32, 0, gathers);
+        world_of(kinds[k], 3, COMM_BF16, 0xfffffffau, gathers);
+        world_of(kinds[k], 2, COMM_BF16, 0, differs);
+        world_of(kinds[k], 3, COMM_BF16, 0, late);
+    }
 }
 
 int exchange_main(int argc, char **argv)
@@ -277,6 +317,7 @@ int exchange_main(int argc, char **argv)
     world(3, COMM_BF16, 0xfffffffau, gathers);
     world(2, COMM_BF16, 0, differs);
     world(3, COMM_BF16, 0, late);
+    over_links();
     printf("exchange: %d failures\n", lab.failures);
     r = lab.failures != 0;
     lab_close(&lab);

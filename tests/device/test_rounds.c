@@ -5,6 +5,7 @@
  */
 #include "kernels/backend.h"
 #include "src/base/clock.h"
+#include "src/base/file.h"
 #include "src/base/log.h"
 #include "src/base/rng.h"
 #include "src/model/slot.h"
@@ -18,6 +19,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define ASKED 14
 #define REPLY 40
@@ -313,7 +315,8 @@ static void two_ranks(void)
     struct run captured = { .draft = true, .together = 3 },
                eager = { .draft = true, .together = 3 };
 
-    CHECK(run(&eager, SET("ranks=2", "device=0", "depth=4", "graphs=off", "partials=fp32")) == 0, "two ranks");
+    CHECK(run(&eager, SET("ranks=2", "device=0", "depth=4", "graphs=off", "partials=fp32")) == 0,
+          "two ranks");
     CHECK(run(&captured, SET("ranks=2", "device=0", "depth=4", "graphs=on", "partials=fp32")) == 0,
           "two ranks");
     same(&eager, &captured, "two ranks");
@@ -354,9 +357,9 @@ static void no_allocation(void)
 
 static char warned[4096];
 
-static void keep_warning(void *arg, enum log_level level, const char *line)
+static void keep_line(void *arg, enum log_level level, const char *line)
 {
-    if (level == LOG_WARN && strlen(warned) + strlen(line) + 2 < sizeof(warned))
+    if (level <= LOG_WARN && strlen(warned) + strlen(line) + 2 < sizeof(warned))
         strcat(strcat(warned, line), "\n");
 }
 
@@ -377,7 +380,7 @@ static void out_of_memory(void)
 
         graphs_left = room;
         warned[0] = 0;
-        log_sink(keep_warning, NULL);
+        log_sink(keep_line, NULL);
         CHECK(run(&r, SET("depth=4", "graphs=on")) == 0, "room %d", room);
         log_sink(NULL, NULL);
         graphs_left = -1;
@@ -406,6 +409,44 @@ static void bad_numbers(void)
         }
 }
 
+/* A model beyond a kernel's limit is refused at the start, by the kernel and with its numbers. */
+static void limits(void)
+{
+    static const char *const files[] = { "model.safetensors", "tokenizer.json",
+                                         "tokenizer_config.json", "generation_config.json" };
+    static const char span[] = "\"sliding_window\": ";
+    char folder[] = "/tmp/tandem-limits-XXXXXX", path[256], here[4096], set[256], *text, *at;
+    struct run r = { .to = 1 };
+    size_t bytes;
+    FILE *f;
+
+    CHECK(mkdtemp(folder) && getcwd(here, sizeof(here)), "folder");
+    for (int i = 0; i < 4; i++) {
+        char from[8192];
+
+        snprintf(from, sizeof(from), "%s/%s/%s", here, POCKET, files[i]);
+        snprintf(path, sizeof(path), "%s/%s", folder, files[i]);
+        CHECK(symlink(from, path) == 0, "%s", path);
+    }
+    CHECK(file_read(POCKET "/config.json", 1 << 20, &text, &bytes) == 0, "config.json");
+    at = strstr(text, span);
+    CHECK(at, "no %s", span);
+    snprintf(path, sizeof(path), "%s/config.json", folder);
+    f = fopen(path, "w");
+    CHECK(f, "%s", path);
+    fprintf(f, "%.*s%s%d%s", (int)(at - text), text, span, 1 << 16,
+            at + strlen(span) + strspn(at + strlen(span), "0123456789"));
+    fclose(f);
+    free(text);
+    snprintf(set, sizeof(set), "model=%s", folder);
+    warned[0] = 0;
+    log_sink(keep_line, NULL);
+    CHECK(run(&r, SET(set, "log_level=err")) != 0, "a window of 65536 rows");
+    log_sink(NULL, NULL);
+    CHECK(strstr(warned, "attend: heads of") && strstr(warned, "bytes of shared memory"), "%s",
+          warned);
+}
+
 /* What one stream's round costs the host. */
 static void host_time(void)
 {
@@ -429,6 +470,7 @@ int rounds_main(int argc, char **argv)
                   { "no_allocation", no_allocation },
                   { "out_of_memory", out_of_memory },
                   { "bad_numbers", bad_numbers },
+                  { "limits", limits },
                   { "host_time", host_time } };
     const struct backend_ops *b;
     char why[160];

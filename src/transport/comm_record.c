@@ -1,0 +1,28 @@
+/* comm_record.c owns the words for exchanges that do not fit together. */
+#include "src/transport/comm_record.h"
+
+#include <errno.h>
+
+#include "src/base/log.h"
+
+int comm_tags_differ(const char *comm, uint64_t want, uint64_t got, int peer)
+{
+    return fail(
+        -EPROTO,
+        "comm %s: exchange %u site %u units %u here, exchange %u site %u units %u on rank %d", comm,
+        (uint32_t)want, (unsigned)(want >> 32 & 0xfff), (unsigned)(want >> 44), (uint32_t)got,
+        (unsigned)(got >> 32 & 0xfff), (unsigned)(got >> 44), peer);
+}
+
+void comm_note_record(struct comm *c, struct peer_record *seen, const struct peer_record *now)
+{
+    struct comm_stats *s = &c->stats;
+
+    s->exchanges += now->exchanges - seen->exchanges;
+    s->bytes += now->bytes - seen->bytes;
+    s->wait_ns += now->wait_ns - seen->wait_ns;
+    s->move_ns += now->move_ns - seen->move_ns;
+    if (now->wait_max_ns > s->wait_max_ns)
+        s->wait_max_ns = now->wait_max_ns;
+    *seen = *now;
+}

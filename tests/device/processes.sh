@@ -1,0 +1,76 @@
+#!/bin/sh
+# processes.sh TANDEM - ranks that are processes sharing one device: the device takes turns between them, and what one
+# waits for comes from the other through memory of the host. Exits with 77 where there is no device.
+#
+#   their text is that of two ranks in one process, over shared memory and TCP, eager and captured
+#   a rank that is killed ends the other within seconds, out of a kernel that waits for it
+set -u
+
+tandem=$1
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+failed=0
+
+"$tandem" config --set backend=cuda >/dev/null 2>&1 || exit 77
+head -c 32 /dev/urandom >"$work/secret" && chmod 600 "$work/secret"
+
+# ask FILE OPTION...
+ask() {
+    file=$1
+    shift
+    "$tandem" generate --set model=models/pocket-dsv41 --set "cache=$work/cache" --set backend=cuda --set device=0 \
+        --set ranks=2 --set depth=4 --set log_level=warn --prompt 'Once upon a time there was a king' --json "$@" \
+        >"$file" 2>>"$work/log"
+}
+
+# pair FILE LINK OPTION...: rank 0's answer in FILE, its exit code; $other is rank 1
+pair() {
+    out=$1 link=$2
+    shift 2
+    port=$((20000 + ($$ + (n = n + 1) * 7) % 20000))
+    ask "$work/other" --set "link=$link" --set rank=1 --set "port=$port" --set "secret=$work/secret" "$@" &
+    other=$!
+    ask "$out" --set "link=$link" --set rank=0 --set "port=$port" --set "secret=$work/secret" "$@"
+}
+n=0
+
+ids() { sed -n 's/.*"ids":\(\[[^]]*\]\).*/\1/p' "$1"; }
+
+ask "$work/want" --set link=loop --max-tokens 24 || { cat "$work/log"; echo "FAILED: two ranks in one process"; exit 1; }
+for link in shm tcp; do
+    for graphs in off on; do
+        begin=$(date +%s.%N)
+        pair "$work/got" $link --max-tokens 24 --set graphs=$graphs
+        rc=$?
+        wait $other
+        if [ $rc -ne 0 ] || [ -z "$(ids "$work/got")" ] || [ "$(ids "$work/got")" != "$(ids "$work/want")" ]; then
+            echo "FAILED: $link, graphs $graphs: exit $rc, $(ids "$work/got"), want $(ids "$work/want")"
+            failed=1
+        else
+            echo "passed: $link, graphs $graphs: 24 tokens in $(echo "$(date +%s.%N) $begin" | awk '{ printf "%.1f", $1 - $2 }') s"
+        fi
+    done
+done
+
+# The other rank dies in the middle of a long reply.
+(sleep 6 && kill -9 "$(cat "$work/victim")" && date +%s.%N >"$work/died") &
+killer=$!
+port=$((20000 + ($$ + 777) % 20000))
+"$tandem" generate --set model=models/pocket-dsv41 --set "cache=$work/cache" --set backend=cuda --set device=0 \
+    --set ranks=2 --set log_level=err --set link=shm --set rank=1 --set "port=$port" --set "secret=$work/secret" \
+    --set depth=4 --set ignore_eos=on --prompt x >/dev/null 2>&1 &
+echo $! >"$work/victim"
+ask "$work/got" --set link=shm --set rank=0 --set "port=$port" --set "secret=$work/secret" --max-tokens 4000 \
+    --set ignore_eos=on --set log_level=err
+rc=$?
+end=$(date +%s.%N)
+wait $killer
+took=$(awk "BEGIN { printf \"%.2f\", $end - $(cat "$work/died" 2>/dev/null || echo 0) }")
+if [ $rc -eq 70 ] && awk "BEGIN { exit !($took < 4) }"; then
+    echo "passed: rank 1 was killed, rank 0 left with 70 after $took s"
+else
+    echo "FAILED: rank 1 was killed, rank 0 left with $rc after $took s"
+    failed=1
+fi
+[ $failed -eq 0 ] || tail -n 20 "$work/log"
+exit $failed
