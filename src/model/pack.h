@@ -96,6 +96,10 @@ int pack_find_blob(const struct pack *p, const char *name, const char **data, si
  * the packs of all ranks of one split, different for other weights. */
 const uint8_t *pack_set_digest(const struct pack *p);
 
+/* pack_set_part - SHA-256 of part i of what the set digest is made of, and its name: which part it is
+ * that differs between packs. 1 behind the last part.   errors   -ENOMEM */
+int pack_set_part(const struct pack *p, int i, const char **name, uint8_t out[SET_DIGEST_BYTES]);
+
 /* pack_verify - read everything again and compare digests.
  * errors   -EBADMSG naming the first weight that differs; -EIO */
 int pack_verify(struct pack *p);

@@ -161,6 +161,77 @@ int pack_bind(struct pack *p, const struct walk_part *parts, int n_parts)
     return r;
 }
 
+/* ---- sets ------------------------------------------------------------------------------------ */
+
+static void add_number(struct sha256 *s, uint64_t v)
+{
+    sha256_add(s, &v, sizeof(v));
+}
+
+static void add_blob(struct sha256 *s, const struct pack_toc *t, const char *name)
+{
+    for (int i = 0; i < t->n_blobs; i++)
+        if (strcmp(t->blob[i].name, name) == 0)
+            sha256_add(s, t->blob[i].data, t->blob[i].bytes);
+}
+
+static void add_config(struct sha256 *s, const struct pack_toc *t)
+{
+    add_blob(s, t, "config.json");
+}
+
+static void add_tokenizer(struct sha256 *s, const struct pack_toc *t)
+{
+    add_blob(s, t, "tokenizer.json");
+}
+
+static void add_split(struct sha256 *s, const struct pack_toc *t)
+{
+    add_number(s, (uint64_t)t->ranks);
+    add_number(s, (uint64_t)t->width_unit);
+    add_number(s, t->whole_experts);
+    add_number(s, (uint64_t)t->layouts);
+}
+
+static void add_formats(struct sha256 *s, const struct pack_toc *t)
+{
+    sha256_add(s, t->walk_digest, SHA256_BYTES);
+    for (size_t i = 0; i < t->n; i++)
+        add_number(s, t->weight[i].dtype);
+}
+
+static void add_weights(struct sha256 *s, const struct pack_toc *t)
+{
+    for (size_t i = 0; i < t->n; i++)
+        if (t->weight[i].d.shard == SHARD_NONE)
+            sha256_add(s, t->weight[i].digest, XXH3_BYTES);
+}
+
+int pack_set_part(const struct pack *p, int i, const char **name, uint8_t out[SET_DIGEST_BYTES])
+{
+    static const struct {
+        const char *name;
+        void (*add)(struct sha256 *s, const struct pack_toc *t);
+    } parts[] = { { "config.json", add_config },
+                  { "tokenizer.json", add_tokenizer },
+                  { "split, layout", add_split },
+                  { "names, shapes, formats", add_formats },
+                  { "replicated weights", add_weights } };
+    struct sha256 *s;
+    int r;
+
+    if (i >= (int)(sizeof(parts) / sizeof(parts[0])))
+        return 1;
+    r = sha256_open(&s);
+    if (r < 0)
+        return r;
+    parts[i].add(s, &p->toc);
+    r = sha256_end(s, out);
+    sha256_close(s);
+    *name = parts[i].name;
+    return r;
+}
+
 /* A number for the file of a table's rows: the pack's is 0, each linked one has its own. */
 static int file_number(const struct pack *p, int table)
 {

@@ -31,7 +31,7 @@ enum group_channel { GROUP_WINDOWS = 0, GROUP_DRAFT = 1, GROUP_PLAN = 2, GROUP_C
 
 enum group_cancel { CANCEL_NOT, CANCEL_ASKED, CANCEL_SILENT }; /* silent: without a line about it */
 
-enum { GROUP_REASON_BYTES = 256, GROUP_DIGEST_BYTES = 32, GROUP_WORLD_MAX = 8 };
+enum { GROUP_REASON_BYTES = 256, GROUP_DIGEST_BYTES = 32, GROUP_MARK_PARTS = 8, GROUP_WORLD_MAX = 8 };
 
 struct group_settings {
     int rank, world;
@@ -79,9 +79,11 @@ int group_open(const struct group_settings *s, struct group **out);
 int group_listen(const struct group_settings *s, int *fd);
 void group_unlisten(int fd);
 
-/* group_compare - the packs of all ranks: a barrier that carries their set digests. Never in a round.
+/* group_compare - the packs of all ranks: a barrier that carries a mark of each, GROUP_MARK_PARTS words
+ * of 4 bytes; what: the part that each word stands for. Never in a round.
  * errors   -EINVAL this rank's differs from one that it sees, which ends the group; as barrier */
-int group_compare(struct group *g, const uint8_t set_digest[GROUP_DIGEST_BYTES], int timeout_ms);
+int group_compare(struct group *g, const char *const what[GROUP_MARK_PARTS],
+                  const uint8_t mark[GROUP_DIGEST_BYTES], int timeout_ms);
 
 /* group_exit_code - exit code for an error of group_open: README's table. What ends a group later
  * is 70, whatever its errno. */

@@ -176,15 +176,16 @@ void group_decline(struct group *g, int r, const char *why)
         spread(g, r, 1);
 }
 
-int group_compare(struct group *g, const uint8_t set_digest[GROUP_DIGEST_BYTES], int timeout_ms)
+int group_compare(struct group *g, const char *const what[GROUP_MARK_PARTS],
+                  const uint8_t mark[GROUP_DIGEST_BYTES], int timeout_ms)
 {
     char text[GROUP_REASON_BYTES];
-    int r = g->ops->barrier(g, timeout_ms, set_digest);
+    int r = g->ops->barrier(g, timeout_ms, mark);
 
     for (int p = 0; p < g->world && r == 0; p++) {
-        if (!g->marked[p] || memcmp(g->mark[p], set_digest, GROUP_DIGEST_BYTES) == 0)
+        if (!g->marked[p] || memcmp(g->mark[p], mark, GROUP_DIGEST_BYTES) == 0)
             continue;
-        group_differ(set_digest, g->mark[p], p, text, sizeof(text));
+        group_differ(what, mark, g->mark[p], p, text, sizeof(text));
         r = -EINVAL;
         group_fault(g, r, 1, text);
     }

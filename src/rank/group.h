@@ -66,8 +66,8 @@ int group_channel_open(enum group_channel c, int a, int b);
 struct body_agree;
 int group_agree(const struct body_agree *mine, const struct body_agree *theirs, int peer);
 
-/* group_differ - the sentence about two packs */
-void group_differ(const uint8_t *mine, const uint8_t *theirs, int peer, char *out, size_t cap);
+/* group_differ - the sentence about two packs, by their marks */
+void group_differ(const char *const *what, const uint8_t *mine, const uint8_t *theirs, int peer, char *out, size_t cap);
 
 /* the implementers of group_open */
 int group_loop_open(const struct group_settings *s, struct group **out);

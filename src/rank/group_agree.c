@@ -111,10 +111,14 @@ int group_agree(const struct body_agree *mine, const struct body_agree *theirs, 
     return 0;
 }
 
-void group_differ(const uint8_t *mine, const uint8_t *theirs, int peer, char *out, size_t cap)
+void group_differ(const char *const *what, const uint8_t *mine, const uint8_t *theirs, int peer,
+                  char *out, size_t cap)
 {
     char a[HEX_CAP(4)], b[HEX_CAP(4)];
+    int i = 0;
 
-    snprintf(out, cap, "packs differ: set %s... here, %s... on rank %d; pack the same model again",
-             hex_format(mine, 4, a), hex_format(theirs, 4, b), peer);
+    while (i < GROUP_MARK_PARTS - 1 && memcmp(mine + 4 * i, theirs + 4 * i, 4) == 0)
+        i++;
+    snprintf(out, cap, "packs differ: %s %s... here, %s... on rank %d; pack the same model again",
+             what[i], hex_format(mine + 4 * i, 4, a), hex_format(theirs + 4 * i, 4, b), peer);
 }

@@ -388,8 +388,8 @@ static int open_sums(struct rank *k, const struct comm_settings *s)
 
 static int check_graphs(const struct rank *k)
 {
-    if (k->cfg.graphs != GRAPHS_ON || (k->dev->ops->caps & BACKEND_GRAPHS &&
-                                       k->comm->ops->caps & COMM_CAPTURE))
+    if (k->cfg.graphs != GRAPHS_ON ||
+        (k->dev->ops->caps & BACKEND_GRAPHS && k->comm->ops->caps & COMM_CAPTURE))
         return 0;
     return fail(-ENODEV, "config: graphs on: backend %s with comm %s captures no windows",
                 k->dev->ops->name, k->comm->ops->name);
@@ -568,6 +568,24 @@ void rank_refuse(struct rank *k)
     meeting_refuse(k->meeting, -ECANCELED, why, &k->group);
 }
 
+/* The packs' parts, so that the message says which one differs, and as much of the set's digest as
+ * there is room for. */
+static int compare_packs(const struct rank *k)
+{
+    const char *what[GROUP_MARK_PARTS];
+    uint8_t mark[GROUP_DIGEST_BYTES], digest[SET_DIGEST_BYTES];
+    int i = 0, r;
+
+    while ((r = pack_set_part(k->pack, i, &what[i], digest)) == 0)
+        memcpy(mark + 4 * i++, digest, 4);
+    if (r < 0)
+        return r;
+    for (int left = i; left < GROUP_MARK_PARTS; left++)
+        what[left] = "set";
+    memcpy(mark + 4 * i, pack_set_digest(k->pack), sizeof(mark) - 4 * (size_t)i);
+    return group_compare(k->group, what, mark, INT_MAX);
+}
+
 int rank_join(struct rank *k)
 {
     int r = 0;
@@ -580,7 +598,7 @@ int rank_join(struct rank *k)
             atomic_load(&k->drain->asked) == DRAIN_SIGNAL)
             log_info("interrupted while waiting for the other ranks");
         if (r == 0) /* for as long as the others load, which their heartbeats tell */
-            r = group_compare(k->group, pack_set_digest(k->pack), INT_MAX);
+            r = compare_packs(k);
         if (r == -EINVAL || !k->group)
             return group_exit_code(r);
     }

@@ -369,7 +369,12 @@ static void expert_weights(void *object, struct walk *w)
 
 Test(pack_quant, experts_may_lie_whole_on_one_rank)
 {
-    static const int owner[EXPERTS] = { 0, 0, 0, 1, 1 };
+    /* By the number of ranks; the last ones may have none. */
+    static const struct {
+        int ranks, owner[EXPERTS];
+    } cases[] = {
+        { 1, { 0 } }, { 2, { 0, 0, 0, 1, 1 } }, { 4, { 0, 0, 1, 2, 3 } }, { 7, { 0, 1, 2, 3, 4 } }
+    };
     struct scheme scheme;
     struct source *src;
     char folder[PATH_CAP], path[PATH_CAP];
@@ -379,25 +384,28 @@ Test(pack_quant, experts_may_lie_whole_on_one_rank)
     path_join(path, sizeof(path), folder, "x.pack");
     cr_assert(eq(int, scheme_parse("exl3-2", &scheme), 0));
     cr_assert(eq(int, source_synth_open_scheme(5, &scheme, &src), 0));
-    for (int rank = 0; rank < 2; rank++) {
-        struct experts e;
-        struct walk_part part = { expert_weights, &e };
-        struct pack_spec spec = spec_of(&part, rank, 2, PACK_CPU);
-        struct pack *p;
+    for (size_t c = 0; c < sizeof(cases) / sizeof(cases[0]); c++)
+        for (int rank = 0; rank < cases[c].ranks; rank++) {
+            struct experts e;
+            struct walk_part part = { expert_weights, &e };
+            struct pack_spec spec = spec_of(&part, rank, cases[c].ranks, PACK_CPU);
+            struct pack *p;
 
-        spec.whole_experts = true;
-        cr_assert(eq(int, pack_write(path, &spec, src), 0));
-        cr_assert(eq(int, pack_open(path, &p), 0));
-        cr_assert(eq(int, pack_bind(p, &part, 1), 0));
-        for (int i = 0; i < EXPERTS; i++) {
-            bool mine = owner[i] == rank;
+            spec.whole_experts = true;
+            cr_assert(eq(int, pack_write(path, &spec, src), 0));
+            cr_assert(eq(int, pack_open(path, &p), 0));
+            cr_assert(eq(int, pack_bind(p, &part, 1), 0));
+            for (int i = 0; i < EXPERTS; i++) {
+                int share = cases[c].owner[i] == rank ? 128 : 0;
 
-            cr_expect(e.w1[i].rows == (mine ? 128 : 0) && e.w1[i].cols == 256, "expert %d", i);
-            cr_expect(e.w2[i].rows == 256 && e.w2[i].cols == (mine ? 128 : 0), "expert %d", i);
+                cr_expect(e.w1[i].rows == share && e.w1[i].cols == 256, "expert %d, rank %d of %d",
+                          i, rank, cases[c].ranks);
+                cr_expect(e.w2[i].rows == 256 && e.w2[i].cols == share, "expert %d, rank %d of %d",
+                          i, rank, cases[c].ranks);
+            }
+            pack_close(p);
+            unlink(path);
         }
-        pack_close(p);
-        unlink(path);
-    }
     src->ops->close(src);
     folder_count(folder, 1);
 }

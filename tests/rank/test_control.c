@@ -194,6 +194,8 @@ Test(control, both_sides_name_what_differs, .timeout = 60)
 
 /* ---- packs, which are there later than the group ---- */
 
+static const char *const parts[GROUP_MARK_PARTS] = { "set", "set", "set",     "set",
+                                                     "set", "set", "weights", "set" };
 static const uint8_t *digest_of[WIRES_MAX]; /* NULL: this rank has no pack and never will */
 
 static void load(int rank, void *arg)
@@ -203,7 +205,7 @@ static void load(int rank, void *arg)
     if (rank == 1)
         clock_sleep(20 * NS_PER_MS); /* it packs */
     if (digest_of[rank])
-        t->result[rank] = group_compare(t->group[rank], digest_of[rank], 5000);
+        t->result[rank] = group_compare(t->group[rank], parts, digest_of[rank], 5000);
     else
         group_decline(t->group[rank], -ENOMEM, "cannot start: no memory");
 }
@@ -212,6 +214,7 @@ Test(control, packs_are_compared_when_they_are_there)
 {
     static const uint8_t a[GROUP_DIGEST_BYTES] = { 0xaa, 1, 2, 3 };
     static const uint8_t b[GROUP_DIGEST_BYTES] = { 0xbb, 1, 2, 3 };
+    static const uint8_t c[GROUP_DIGEST_BYTES] = { 0xaa, 1, 2, 3, [27] = 0xcc };
     static const struct {
         const char *link;
         int world;
@@ -232,6 +235,11 @@ Test(control, packs_are_compared_when_they_are_there)
           { -EINVAL, -EREMOTEIO, -EINVAL },
           { "packs differ: set ", "packs differ: set ", "packs differ: set " } },
         { "loop", 2, { a, b }, { -EINVAL, -EINVAL }, { "", "" } },
+        { "tcp",
+          2,
+          { a, c },
+          { -EINVAL, -EINVAL },
+          { "packs differ: weights 000000", "packs differ: weights 000000" } },
         { "tcp",
           3,
           { a, NULL, a },

@@ -52,6 +52,13 @@ for layout in cpu cuda both; do
 done
 same 'a layout changes nothing' "$cpu" "$cuda"
 same 'two layouts change nothing' "$cpu" "$both"
+expect 0 'every digest holds' "$TANDEM" pack "$WORK/fp8" "$WORK/whole" --ranks 2 --experts whole --verify
+expect 0 '' "$TANDEM" generate --set "model=$WORK/whole" --set ranks=2 --set partials=fp32 --set numerics=fp32 \
+    --prompt 'Found what?' --max-tokens 12 --json
+same 'experts whole or by width' "$cpu" "$(field ids "$WORK/out")"
+expect 0 '' "$TANDEM" pack "$WORK/fp8" "$WORK/mixed" --ranks 2 --rank 0
+expect 0 '' "$TANDEM" pack "$WORK/fp8" "$WORK/mixed" --ranks 2 --rank 1 --experts whole
+expect 1 'another set than the first one: split, layout differ' "$TANDEM" pack "$WORK/fp8" "$WORK/mixed" --ranks 2 --verify
 expect 0 '' "$TANDEM" inspect "$WORK/both/rank0.pack" --gbps 100
 same 'both layouts of a matrix' 2 "$(grep -c '^layers.0.attn.wq_b.weight ' "$WORK/out")"
 same 'one of a vector' 1 "$(grep -c '^layers.0.attn_norm.weight ' "$WORK/out")"
