@@ -125,7 +125,7 @@ status | stop | logs) as=preflight ;; # which takes settings only
 esac
 run=("$tandem" "$as" ${front[@]+"${front[@]}"} ${rest[@]+"${rest[@]}"})
 case $command in
-generate | score | demo | bench | preflight | status | stop | logs) ;;
+generate | score | demo | bench | gate | preflight | status | stop | logs) ;;
 *) exec "${run[@]}" ;;
 esac
 

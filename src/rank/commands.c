@@ -59,6 +59,11 @@ static const struct command commands[] = {
         "replay every reply serially and alone.",
         OPT_CONFIG | OPT_PROMPTS | OPT_JSON | OPT_GROUP | OPT_BENCH, 0, 2 },
       cmd_bench },
+    { { "gate", "",
+        "Decode in every way there is, with drafts and without, alone and together, on one rank and "
+        "several, and compare: exit code 1 if anything differs.",
+        OPT_CONFIG | OPT_GATE | OPT_JSON | OPT_GROUP, 0 },
+      cmd_gate },
 };
 
 #define COMMANDS (sizeof(commands) / sizeof(commands[0]))

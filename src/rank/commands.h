@@ -27,5 +27,6 @@ int cmd_report(struct options *o);
 int cmd_demo(struct options *o);
 int cmd_bench(struct options *o);
 int cmd_bench_transport(struct options *o); /* bench with --transport */
+int cmd_gate(struct options *o);
 
 #endif

@@ -58,6 +58,8 @@ enum option_id {
     ID_OUT,
     ID_COMPARE,
     ID_TRANSPORT,
+    ID_FULL,
+    ID_ONLY,
     ID_JSON
 };
 
@@ -127,6 +129,9 @@ static const struct entry entries[] = {
       "measure nothing: print A.json and B.json side by side" },
     { "transport", ID_TRANSPORT, OPT_BENCH, NULL,
       "measure the link of the config: exchange and mailbox, no model" },
+    { "prompts", ID_PROMPTS, OPT_GATE, "FOLDER", "texts, one a file *.txt (configs/gate)" },
+    { "full", ID_FULL, OPT_GATE, NULL, "long replies, every case; without it, a sample of them" },
+    { "only", ID_ONLY, OPT_GATE, "G1,...", "these gates; soak is run only if it is named" },
     { "special", ID_SPECIAL, OPT_SPECIAL, NULL, "print special tokens too" },
     { "out", ID_OUT, OPT_OUT, "FILE", "where the page goes (report.html)" },
     { "json", ID_JSON, OPT_JSON, NULL, "print JSON" },
@@ -456,6 +461,12 @@ static int apply(struct options *o, const struct entry *e, const char *value)
     case ID_COMPARE:
         o->compare = true;
         return 0;
+    case ID_FULL:
+        o->full = true;
+        return 0;
+    case ID_ONLY:
+        o->only = value;
+        return 0;
     case ID_JSON:
         o->json = true;
         return 0;
@@ -514,7 +525,9 @@ int options_parse(const struct command_spec *s, int argc, char **argv, struct op
                            .pack_rank = -1,
                            .layouts = PACK_CPU,
                            .gbps = GBPS_DEFAULT,
-                           .prompts = s->options & OPT_BENCH ? "configs/bench" : "configs/demo",
+                           .prompts = s->options & OPT_BENCH  ? "configs/bench"
+                                      : s->options & OPT_GATE ? "configs/gate"
+                                                              : "configs/demo",
                            .out = "report.html" };
     sampler_default(&o->sampler);
     if (config_init(&o->cfg) < 0)

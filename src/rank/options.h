@@ -27,7 +27,8 @@ enum option_group {
     OPT_TO = 1 << 14,
     OPT_AGAINST = 1 << 15, /* --against --prompts; a prompt may be missing then */
     OPT_GROUP = 1 << 16,   /* runs ranks: settings must fit together; --get asks for one of them */
-    OPT_BENCH = 1 << 17    /* --compare --max-tokens --draft */
+    OPT_BENCH = 1 << 17,   /* --compare --max-tokens --draft */
+    OPT_GATE = 1 << 20     /* --full --only, and --prompts of its own */
 };
 
 struct command_spec {
@@ -71,6 +72,8 @@ struct options {
     double gbps;
     const char *to, *against;
     const char *get, *prompts;
+    bool full;
+    const char *only; /* names of gates; NULL: all */
     const char *out;
     const char *word[WORDS_MAX]; /* NULL behind the last */
 };
