@@ -5,7 +5,11 @@
  *   hold     says "held at PLACE" on stderr and stays there, while everything else of the rank goes on
  *   differ   the outcome of a window is another one than it was
  *   nan      a logit of this rank's share becomes a NaN
+ *   short    the machine has a MiB of memory
+ *   wall     reading the time of day ends the process: it may jump
  *
+ *   load       nothing is there yet, the group opens
+ *   memory, clock   whenever they are asked for
  *   start      the group is open, weights and states are not
  *   idle       rank 0 has no request yet
  *   prefill    in a prompt chunk, between two exchanges
@@ -23,6 +27,7 @@
 #include "src/model/window.h"
 #include "src/rank/control.h"
 #include "src/rank/lead.h"
+#include "src/rank/memory_plan.h"
 #include "src/rank/rank.h"
 #include "src/transport/comm.h"
 
@@ -31,6 +36,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #define HOLD_S 60
@@ -44,6 +50,10 @@ int __real_lead_add(struct lead *l, const struct request *q, struct reply *out);
 int __wrap_lead_add(struct lead *l, const struct request *q, struct reply *out);
 int __real_group_barrier(struct group *g, int timeout_ms);
 int __wrap_group_barrier(struct group *g, int timeout_ms);
+uint64_t __real_memory_available(void);
+uint64_t __wrap_memory_available(void);
+int __real_clock_gettime(clockid_t clock, struct timespec *out);
+int __wrap_clock_gettime(clockid_t clock, struct timespec *out);
 void __real_slot_sync(struct slot_pool *p, const struct window *w);
 void __wrap_slot_sync(struct slot_pool *p, const struct window *w);
 
@@ -117,8 +127,10 @@ static void held_forward(struct model *m, struct exec *x, const struct slot_pool
 
 int __wrap_rank_load(struct rank *k)
 {
-    int code = __real_rank_load(k);
+    int code;
 
+    at("load");
+    code = __real_rank_load(k);
     if (code != 0)
         return code;
     held.rank = k;
@@ -135,6 +147,18 @@ int __wrap_lead_add(struct lead *l, const struct request *q, struct reply *out)
 {
     at("idle");
     return __real_lead_add(l, q, out);
+}
+
+uint64_t __wrap_memory_available(void)
+{
+    return strcmp(held.what, "short") == 0 ? (uint64_t)1 << 20 : __real_memory_available();
+}
+
+int __wrap_clock_gettime(clockid_t clock, struct timespec *out)
+{
+    if (held.what && strcmp(held.what, "wall") == 0 && clock != CLOCK_MONOTONIC)
+        abort();
+    return __real_clock_gettime(clock, out);
 }
 
 int __wrap_group_barrier(struct group *g, int timeout_ms)

@@ -75,6 +75,51 @@ ended 'another outcome on rank 1' 'round 2 slot 0: ranks differ, rank 0 [0-9]* t
 pair 0 differ@window:3
 ended 'another outcome on rank 0' 'round 2.*differ'
 
+# ---- a rank that cannot start, or loads for ever (F-21, F-32) --------------------------------------------------------
+
+for r in 0 1; do
+    began=$(date +%s%3N)
+    pair $r short@memory
+    took=$(($(date +%s%3N) - began))
+    same "rank $r has no memory: its exit code" 71 "${code[r]}"
+    same "it names the number" yes "$(grep -q 'error: memory: .* available' "$WORK/err$r" && echo yes || cat "$WORK/err$r")"
+    same "the exit code of the other" 70 "${code[1 - r]}"
+    same "the other hears the cause" 1 "$(grep -c "error: group: rank $r: cannot start: memory: " "$WORK/err$((1 - r))")"
+    same "nobody waits: $took ms" yes "$([ $took -lt 5000 ] && echo yes)"
+done
+
+port=$(free_port)
+"$HELD" hold@load "${ASK[@]}" "${PAIR[@]}" --set "port=$port" --set rank=1 >/dev/null 2>"$WORK/err1" &
+loads=$!
+"$TANDEM" "${ASK[@]}" "${PAIR[@]}" --set "port=$port" --set rank=0 >/dev/null 2>"$WORK/err0" &
+leader=$!
+met() { grep -q 'world of 2 is complete' "$WORK/err0"; }
+until_true 100 met || note_failure 'ranks do not meet while one loads'
+began=$(date +%s%3N)
+kill -KILL $leader
+wait $loads
+same 'rank 0 is killed while rank 1 loads: exit code' 70 $?
+took=$(($(date +%s%3N) - began))
+same "rank 1 does not load on: $took ms" yes "$([ $took -lt 1500 ] && echo yes)"
+same 'it says who is gone' 1 "$(grep -c 'error: group: rank 0 is gone: connection closed' "$WORK/err1")"
+wait $leader 2>/dev/null
+
+port=$(free_port)
+"$TANDEM" "${ASK[@]}" "${PAIR[@]}" --set "port=$port" --set rank=0 >/dev/null 2>"$WORK/err0" &
+leader=$!
+listens() { (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; }
+until_true 100 listens || note_failure 'rank 0 does not listen'
+expect 69 "port $port: Address already in use" "$TANDEM" "${ASK[@]}" "${PAIR[@]}" --set "port=$port" --set rank=0 \
+    --set "cache=$WORK/fresh"
+same 'a port that is taken is known before anything is packed' no "$([ -e "$WORK/fresh" ] && echo yes || echo no)"
+kill -TERM $leader
+wait $leader
+
+# ---- a time of day that jumps ------------------------------------------------------------------------------------------
+
+pair 1 wall@clock --max-tokens 20
+same 'nothing looks at the time of day: exit codes' '0 0' "${code[*]}"
+
 # ---- numbers that are none --------------------------------------------------------------------------------------------
 
 pair 1 nan@window:3
