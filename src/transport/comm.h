@@ -6,7 +6,8 @@
  *   p_r = round_wire(x of rank r)        y = f32(p_0);  y = y + f32(p_r) for r = 1 .. world - 1
  *
  * Calls are queued work and return nothing. A comm keeps its first error, ignores what follows (x
- * and out then hold garbage that nobody may commit), and check returns it once a round. On host
+ * and out then hold garbage that nobody may commit), and check returns it once a round. A failed
+ * exchange ends its queue as well: the ops behind it would take garbage for indices. On host
  * backends a call has run when it returns and the queue may be NULL.
  *
  * The route of a call depends on its site and size only. A site numbers the call in the program, 0
