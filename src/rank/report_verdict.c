@@ -164,7 +164,7 @@ static void drafts(struct report_view *v)
     const struct tally *t = &v->of[0].log->sums;
     uint64_t right = t->skipped[SKIPPED_RIGHT], wrong = t->skipped[SKIPPED_WRONG];
     double none = (double)(right + wrong + t->skipped[SKIPPED_UNKNOWN]);
-    char skipped[160] = "";
+    char skipped[160] = "", sources[64] = "";
 
     if (t->drafted == 0) {
         say(v, VERDICT_PLAIN, "No drafts were verified: every round gives one token a stream.");
@@ -182,8 +182,14 @@ static void drafts(struct report_view *v)
                  "would have been right in %.0f%% of them.",
                  percent(none, (double)t->offered),
                  percent((double)right, (double)(right + wrong)));
-    say(v, VERDICT_PLAIN, "Of the verified drafts %.0f%% are accepted, of the first ones %.0f%%.%s",
-        percent((double)t->accepted, (double)t->drafted),
+    if (t->drafted_of[SOURCE_DRAFTER] > 0 && t->drafted_of[SOURCE_COPY] > 0)
+        snprintf(
+            sources, sizeof(sources), " (the drafter's %.0f%%, copies %.0f%%)",
+            percent((double)t->accepted_of[SOURCE_DRAFTER], (double)t->drafted_of[SOURCE_DRAFTER]),
+            percent((double)t->accepted_of[SOURCE_COPY], (double)t->drafted_of[SOURCE_COPY]));
+    say(v, VERDICT_PLAIN,
+        "Of the verified drafts %.0f%% are accepted%s, of the first ones %.0f%%.%s",
+        percent((double)t->accepted, (double)t->drafted), sources,
         percent((double)t->hits[0], (double)t->tries[0]), skipped);
     if (t->windows >= FEW && (double)t->offered < 0.9 * (double)t->windows)
         say(v, VERDICT_PLAIN, "%.0f%% of the windows had no drafts to choose from.",
