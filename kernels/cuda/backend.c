@@ -306,8 +306,8 @@ static void fault_report(struct queue *q, const struct cuda_fault *f)
                    f->row, f->pos);
         break;
     case FAULT_LAYER:
-        queue_fail(q, -EBADMSG, "layer %d: no finite number in slot %d row %d position %d", f->value,
-                   f->slot, f->row, f->pos);
+        queue_fail(q, -EBADMSG, "layer %d: no finite number in slot %d row %d position %d",
+                   f->value, f->slot, f->row, f->pos);
         break;
     default:
         queue_fail(q, -EIO, "cuda: fault %d in row %d", f->kind, f->row);

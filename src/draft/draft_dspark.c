@@ -394,11 +394,10 @@ static void dspark_propose(struct drafter *base, struct exec *x, const struct sl
     dspark_stage(base, p, sampler);
     x->q->ops->put(x->q, d->sampler, d->h_sampler, sizeof(d->h_sampler));
     x->q->ops->put(x->q, d->seg, d->h_seg, sizeof(d->h_seg));
-    x->op->stage(x->q, &(struct stage_args){ .seg = d->seg,
-                                             .head = pool->head,
-                                             .tok = d->tok,
-                                             .info = d->info,
-                                             .segs = p->n });
+    x->op->stage(
+        x->q,
+        &(struct stage_args){
+            .seg = d->seg, .head = pool->head, .tok = d->tok, .info = d->info, .segs = p->n });
     x->op->embed(
         x->q, &(struct embed_args){
                   .table = d->m->embed, .info = d->info, .y = X, .rows = rows, .copies = a->hc });

@@ -38,9 +38,9 @@ enum window_stamp {
 struct window {
     /* host, by plan */
     struct segment seg[SLOTS_MAX];
-    int32_t *tok; /* [rows_max] */
+    int32_t *tok;   /* [rows_max] */
     int segs, rows; /* rows of the segments, and pad more */
-    int pad;   /* rows that fill a captured window up: they run like drafts of the last segment, and nobody looks */
+    int pad; /* rows that fill a captured window up: they run like drafts of the last segment, and nobody looks */
     bool head; /* logits of every row are wanted; rows <= WINDOW_ROWS_SHARED then */
 
     /* device, by plan's upload */

@@ -371,10 +371,13 @@ static int open_sums(struct rank *k, const struct comm_settings *s)
     struct link *windows[RANKS_MAX] = { 0 };
 
     if (!automatic && !peer && strcmp(c->comm, "link") != 0)
-        return fail(-ENODEV, "config: comm %s is not in this build, want auto, link or peer", c->comm);
+        return fail(-ENODEV, "config: comm %s is not in this build, want auto, link or peer",
+                    c->comm);
     if (peer && (host || !k->hub))
-        return fail(-ENODEV, "config: comm peer with backend %s and link %s, want backend cuda and link loop",
-                    k->dev->ops->name, c->link);
+        return fail(
+            -ENODEV,
+            "config: comm peer with backend %s and link %s, want backend cuda and link loop",
+            k->dev->ops->name, c->link);
     if (c->ranks == 1)
         return comm_self_open(s, &k->comm);
     if (peer)

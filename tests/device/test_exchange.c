@@ -16,6 +16,7 @@
 #define N 70001 /* in pieces of a slot, no multiple of anything */
 
 static struct lab lab;
+static int devices = 1; /* that ranks take in turn */
 
 #define CHECK(c)                                                                                   \
     do {                                                                                           \
@@ -235,7 +236,7 @@ static void *run(void *arg)
                                .first_seq = r->first_seq };
 
     log_rank(r->rank);
-    CHECK(r->b->open(0, 1, &r->d) == 0);
+    CHECK(r->b->open(r->rank % devices, 1, &r->d) == 0);
     CHECK(r->b->queue_open(r->d, &r->q) == 0);
     if (r->wires)
         CHECK(comm_relay_open((struct link *const *)r->wires->link[r->rank], r->d, r->rank,
@@ -300,12 +301,24 @@ static void over_links(void)
     }
 }
 
+/* exchange [-d]      -d: ranks on as many devices as there are, at least two */
 int exchange_main(int argc, char **argv)
 {
     int r = lab_open(&lab);
+    char why[160];
 
     if (r != 0)
         return r;
+    if (argc > 1 && strcmp(argv[1], "-d") == 0) {
+        while (lab.dev->ops->probe(devices, why, sizeof(why)) == 0)
+            devices++;
+        if (devices == 1) {
+            printf("skipped: ranks on devices of their own: %s\n", why);
+            lab_close(&lab);
+            return 77;
+        }
+        printf("ranks on %d devices\n", devices);
+    }
     lab_begin(&lab, "exchange");
     for (int n = 2; n <= RANKS; n++)
         for (int wire = COMM_BF16; wire <= COMM_F32; wire++) {

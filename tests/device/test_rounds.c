@@ -99,6 +99,7 @@ struct run {
     enum harm harm;
     struct said text[ASKED];
     uint64_t allocations[4]; /* after each pass */
+    size_t room[4];
     struct capture_counts graphs;
     struct tally tally;
     char said[256]; /* the sentence that ended it */
@@ -184,6 +185,7 @@ static int work(struct job *j, struct lead *l)
     for (int i = 0; i < r->passes && err == 0; i++) {
         err = pass(r, l);
         r->allocations[i] = rounds->k->dev->allocations;
+        r->room[i] = rounds->k->dev->ops->room(rounds->k->dev);
         if (i == 0 && r->passes > 1)
             rounds->tally = (struct tally){ 0 };
     }
@@ -310,6 +312,18 @@ static void one_rank(void)
     replies("ranks=1");
 }
 
+/* F-19: a request behind others, in a slot that held longer prompts, is the one of a process that has
+ * nothing else to do. */
+static void fresh(void)
+{
+    for (int i = 0; i < ASKED; i++) {
+        struct run r = { .from = i, .to = i + 1, .draft = true };
+
+        CHECK(run(&r, SET("depth=4", "graphs=on", "slots=1")) == 0, "request %d", i);
+        same(&serial, &r, "alone in a process");
+    }
+}
+
 static void two_ranks(void)
 {
     struct run captured = { .draft = true, .together = 3 },
@@ -352,6 +366,8 @@ static void no_allocation(void)
               r.allocations[2] == r.allocations[0],
           "%llu, %llu, %llu allocations", (unsigned long long)r.allocations[0],
           (unsigned long long)r.allocations[1], (unsigned long long)r.allocations[2]);
+    CHECK(r.room[1] == r.room[0] && r.room[2] == r.room[0], "%zu, %zu, %zu bytes left", r.room[0],
+          r.room[1], r.room[2]);
     CHECK(r.graphs.dropped == 0, "%llu graphs dropped", (unsigned long long)r.graphs.dropped);
 }
 
@@ -464,13 +480,10 @@ int rounds_main(int argc, char **argv)
     static const struct {
         const char *name;
         void (*run)(void);
-    } cases[] = { { "one_rank", one_rank },
-                  { "two_ranks", two_ranks },
-                  { "bound", bound },
-                  { "no_allocation", no_allocation },
-                  { "out_of_memory", out_of_memory },
-                  { "bad_numbers", bad_numbers },
-                  { "limits", limits },
+    } cases[] = { { "one_rank", one_rank },           { "fresh", fresh },
+                  { "two_ranks", two_ranks },         { "bound", bound },
+                  { "no_allocation", no_allocation }, { "out_of_memory", out_of_memory },
+                  { "bad_numbers", bad_numbers },     { "limits", limits },
                   { "host_time", host_time } };
     const struct backend_ops *b;
     char why[160];
