@@ -38,7 +38,7 @@ echo 'int LLVMFuzzerTestOneInput(const char *d, long n) { return 0; }' >"$work/p
 fuzzer=false
 ! clang -w -fsanitize=fuzzer,address,undefined -o "$work/probe" "$work/probe.c" 2>/dev/null || fuzzer=true
 
-# Everything but the kernels and the commands, and rows by plain reads.
+# Everything but the kernels and the commands, rows by plain reads, no RDMA.
 compile_modules()
 {
     local f
@@ -46,11 +46,11 @@ compile_modules()
     rm -f "$work"/*.o "$work/libtandem.a"
     for f in "$root"/src/{base,transport,model,draft,verify,rank}/*.c "$dir"/src/{model,rank}/*.pb-c.c; do
         case $(basename "$f") in
-        main.c | commands.c | cmd_*.c | row_store_uring.c) continue ;;
+        main.c | embed.c | commands.c | cmd_*.c | row_store_uring.c | link_rdma.c | rdma_device.c) continue ;;
         esac
         printf '%s\0' "$f"
     done | xargs -0 -P "$(nproc)" -I '{}' sh -c \
-        'src=$1; out=$2/$(basename "$src" .c).o; shift 2; "$@" -c -o "$out" "$src"' sh '{}' "$work" \
+        'src=$1; out=$2/$(echo "${src#*/src/}" | tr / -).o; shift 2; "$@" -c -o "$out" "$src"' sh '{}' "$work" \
         clang "${flags[@]}" -fsanitize=fuzzer-no-link >"$work/log" 2>&1 &&
         ar rcs "$work/libtandem.a" "$work"/*.o
 }
