@@ -619,6 +619,19 @@ struct inspect_args {
     int layer;
 };
 
+/* ---- weights that are made ---------------------------------------------------------------------------- */
+
+/* synth - strips of codes of an EXL3 matrix in the device's layout, as a made-up checkpoint has them: the tensor of
+ * trellis words is synth_word's sequence of `hash` (src/base/synth.h), its tile rows are tile_cols tiles long.
+ * shapes   strips strip0 .. strip0 + strips - 1 of w, whose first tile is (tile_row, tile_col) of the tensor
+ * note     w's codes are written, nothing else of it is read          tol 0 */
+struct synth_args {
+    struct mat w;
+    uint64_t hash;
+    int64_t tile_row, tile_col, tile_cols;
+    int strip0, strips;
+};
+
 /* ---- the table --------------------------------------------------------------------------------------- */
 
 /* Every backend fills every entry; the order is that of the file. */
@@ -656,7 +669,8 @@ struct inspect_args {
     OP(commit)                                                                                     \
     OP(markov)                                                                                     \
     OP(stamp)                                                                                      \
-    OP(inspect)
+    OP(inspect)                                                                                    \
+    OP(synth)
 
 struct op_table {
 #define OP_ENTRY(name) void (*name)(struct queue *q, const struct name##_args *a);

@@ -127,6 +127,10 @@ static void weight_message(const struct pack_weight *w, Toc__Weight *m, Toc__Lin
         m->n_column_rows = (size_t)w->d.count;
         m->column_rows = w->column_rows;
     }
+    m->made = w->made;
+    m->n_made = (size_t)w->n_made;
+    m->made_col = w->made_col;
+    m->made_cols = w->made_cols;
     m->layout = w->q.layout;
     m->codebook = w->q.codebook;
     m->bits2 = w->q.bits2;
@@ -349,6 +353,26 @@ static int read_weight(const char *path, const Toc__Weight *m, struct pack_weigh
     return read_quant(path, m, w);
 }
 
+static int read_made(const char *path, const Toc__Weight *m, struct pack_weight *w)
+{
+    int slices = w->q.slices > 1 ? w->q.slices : 1;
+
+    if (m->n_made == 0)
+        return 0;
+    if (w->d.kind != WEIGHT_MAT || w->dtype != DTYPE_EXL3 || w->q.layout != LAYOUT_DEVICE ||
+        m->n_made != (size_t)slices || m->made_col < 0 || m->made_cols < 0 ||
+        m->made_cols > INT_MAX || m->made_col > m->made_cols)
+        return fail(-EINVAL, "%s: %s: %zu hashes of codes that are made", path, m->name, m->n_made);
+    w->made = calloc(m->n_made, sizeof(*w->made));
+    if (!w->made)
+        return fail(-ENOMEM, "%s: %s: no memory", path, m->name);
+    memcpy(w->made, m->made, m->n_made * sizeof(*w->made));
+    w->n_made = (int)m->n_made;
+    w->made_col = m->made_col;
+    w->made_cols = m->made_cols;
+    return 0;
+}
+
 static int read_columns(const char *path, const Toc__Weight *m, struct pack_weight *w)
 {
     int64_t rows = 0;
@@ -422,6 +446,8 @@ static int read_weights(const char *path, const Toc__Contents *m, uint64_t toc_o
             r = read_columns(path, m->weights[i], w);
         if (r == 0)
             r = read_links(path, m->weights[i], w);
+        if (r == 0)
+            r = read_made(path, m->weights[i], w);
         if (r < 0)
             return r;
         if (pack_share_bytes(w, &bytes) < 0 || bytes != w->bytes)
@@ -525,6 +551,7 @@ void pack_toc_free(struct pack_toc *t)
         free(t->weight[i].column_rows);
         free(t->weight[i].column_first);
         pack_link_free(&t->weight[i]);
+        free(t->weight[i].made);
     }
     free(t->weight);
     for (int i = 0; i < t->n_blobs; i++) {

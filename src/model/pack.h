@@ -41,6 +41,7 @@ struct pack_spec {
     int layouts;        /* enum pack_layouts; 0 is PACK_CPU */
     bool whole_experts; /* an expert lies on one rank, instead of a part of its width on each */
     bool link_rows;     /* rows of lookup tables stay where the source has them */
+    bool hollow;        /* EXL3 codes that a source makes up, in the device's layout, are left out */
     uint8_t source_digest[32];
 };
 
@@ -58,7 +59,7 @@ int pack_write(const char *path, const struct pack_spec *spec, struct source *sr
 
 /* pack_cached - the pack of a checkpoint in `cache`: <source digest>-<ranks>/rank<r>.pack, written
  * at first use and again when the walk has changed; -device and -whole behind the ranks keep packs
- * of another layout and another cut apart.
+ * of another layout and another cut apart, -hollow those without the codes that a device can make.
  *
  * in, out  src may be NULL; then nothing is written. path is written on success and on outcome 1
  * errors   outcome 1: not there and src is NULL; else those of pack_write */
@@ -99,6 +100,16 @@ const uint8_t *pack_set_digest(const struct pack *p);
 /* pack_set_part - SHA-256 of part i of what the set digest is made of, and its name: which part it is
  * that differs between packs. 1 behind the last part.   errors   -ENOMEM */
 int pack_set_part(const struct pack *p, int i, const char **name, uint8_t out[SET_DIGEST_BYTES]);
+
+/* pack_made - the hashes of the slices of a matrix whose codes are not in the file but made (op synth);
+ * 0 hashes if they are there. name as in the walk; the hashes live as long as the pack. tile_* are
+ * those of the op. */
+struct pack_made {
+    const uint64_t *hash;
+    int n;
+    int64_t tile_row, tile_col, tile_cols;
+};
+void pack_made(const struct pack *p, const char *name, struct pack_made *out);
 
 /* pack_verify - read everything again and compare digests.
  * errors   -EBADMSG naming the first weight that differs; -EIO */

@@ -232,6 +232,22 @@ int pack_set_part(const struct pack *p, int i, const char **name, uint8_t out[SE
     return r;
 }
 
+void pack_made(const struct pack *p, const char *name, struct pack_made *out)
+{
+    size_t n, at = find(p, name, &n);
+    const struct pack_weight *w;
+
+    *out = (struct pack_made){ 0 };
+    if (n == 0 || named(p, at)->n_made == 0)
+        return;
+    w = named(p, at);
+    *out = (struct pack_made){ .hash = w->made,
+                               .n = w->n_made,
+                               .tile_row = w->d.shard == SHARD_COLS ? w->d.first / MAT_TILE : 0,
+                               .tile_col = w->made_col,
+                               .tile_cols = w->made_cols };
+}
+
 /* A number for the file of a table's rows: the pack's is 0, each linked one has its own. */
 static int file_number(const struct pack *p, int table)
 {
@@ -293,7 +309,7 @@ static int verify_weight(struct pack *p, const struct pack_weight *w, struct xxh
     char label[PATH_CAP + WEIGHT_NAME_MAX + 8];
 
     snprintf(label, sizeof(label), "%s: %s", p->path, w->d.name);
-    for (uint64_t at = 0; at < w->bytes;) {
+    for (uint64_t at = pack_stored_at(w); at < w->bytes;) {
         size_t n = w->bytes - at < PACK_BLOCK ? (size_t)(w->bytes - at) : PACK_BLOCK;
         off_t offset = (off_t)(w->offset + at);
         int r = full_pread(p->fd, buf, n, offset, label);

@@ -25,10 +25,10 @@ int pack_cached(const char *cache, const struct pack_spec *spec, struct source *
 
     if (r < 0)
         return r;
-    snprintf(name, sizeof(name), "%s-%d%s%s/rank%d.pack",
+    snprintf(name, sizeof(name), "%s-%d%s%s%s/rank%d.pack",
              hex_format(spec->source_digest, SHA256_BYTES, hex), spec->ranks,
              t.layouts == PACK_CPU ? "" : "-device", spec->whole_experts ? "-whole" : "",
-             spec->rank);
+             spec->hollow ? "-hollow" : "", spec->rank);
     r = path_join(full, sizeof(full), cache, name);
     if (r < 0)
         goto free_toc;

@@ -39,6 +39,9 @@ struct pack_weight {
     int64_t *column_first;  /* and of a pack that was read, those before each; owned */
     struct pack_link *link; /* WEIGHT_ROWS: where rows lie that are not here; owned */
     int links;
+    uint64_t *made;       /* [n_made] where codes are made and not stored, see pack_made; owned */
+    int n_made;
+    int64_t made_col, made_cols; /* first column tile of the share in the tensor; the tensor's */
 };
 
 struct pack_toc {
@@ -157,6 +160,22 @@ void *pack_room(struct pack_out *o, size_t bytes);
  * by pack_stream.
  * errors   -EINVAL a code or a scale that is no number, named with file, tensor and offset */
 int pack_quantised(struct pack_out *o, const struct pack_feed *feed, const struct pack_weight *w);
+
+/* pack_stored_at - bytes at the front of a share that are not in the file. */
+static inline uint64_t pack_stored_at(const struct pack_weight *w)
+{
+    struct mat m = { .dtype = w->dtype, .q = w->q };
+    struct mat_parts parts;
+    int64_t rows, cols;
+
+    if (w->n_made == 0)
+        return 0;
+    weight_local(&w->d, &rows, &cols);
+    m.rows = (int)rows;
+    m.cols = (int)cols;
+    mat_parts(&m, &parts);
+    return parts.at[PART_SUH];
+}
 
 /* pack_stream - write one weight's share at o->at and leave its digest in w.
  * errors   those of the source and of the write */

@@ -52,6 +52,7 @@ static int key_of(const struct pack_toc *t, uint64_t end, uint8_t key[SHA256_BYT
         sha256_add(s, &w->q, sizeof(w->q));
         add_number(s, w->offset);
         add_number(s, w->bytes);
+        add_number(s, (uint64_t)w->n_made);
     }
     r = sha256_end(s, key);
     sha256_close(s);
@@ -84,7 +85,7 @@ static bool holds(int fd, const struct pack_weight *w)
 
     if (buf && xxh3_open(&hash) == 0) {
         ok = true;
-        for (uint64_t at = 0; ok && at < w->bytes;) {
+        for (uint64_t at = pack_stored_at(w); ok && at < w->bytes;) {
             size_t n = w->bytes - at < PACK_BLOCK ? (size_t)(w->bytes - at) : PACK_BLOCK;
 
             ok = pread(fd, buf, n, (off_t)(w->offset + at)) == (ssize_t)n;
@@ -130,7 +131,17 @@ static int reserve(int fd, uint64_t bytes, const char *path)
                 strerror(errno));
 }
 
-static int begin(struct pack_part *p, uint64_t end, const uint8_t key[SHA256_BYTES])
+/* A pack with holes takes the room that it fills. */
+static bool has_holes(const struct pack_toc *t)
+{
+    for (size_t i = 0; i < t->n; i++)
+        if (t->weight[i].n_made > 0)
+            return true;
+    return false;
+}
+
+static int begin(struct pack_part *p, const struct pack_toc *t, uint64_t end,
+                 const uint8_t key[SHA256_BYTES])
 {
     struct pack_header begun = { .version = PACK_VERSION };
     struct note_head h;
@@ -142,8 +153,10 @@ static int begin(struct pack_part *p, uint64_t end, const uint8_t key[SHA256_BYT
     if (ftruncate(p->file.fd, 0) < 0 || ftruncate(p->done_fd, 0) < 0)
         return fail(-errno, "%s: truncate: %s", p->file.temp, strerror(errno));
     r = full_pwrite(p->file.fd, &begun, sizeof(begun), 0, p->file.path);
-    if (r == 0)
+    if (r == 0 && !has_holes(t))
         r = reserve(p->file.fd, end, p->file.path);
+    else if (r == 0 && ftruncate(p->file.fd, (off_t)end) < 0)
+        r = fail(-errno, "%s: truncate: %s", p->file.path, strerror(errno));
     if (r == 0)
         r = full_pwrite(p->done_fd, &h, sizeof(h), 0, p->done);
     return r;
@@ -183,7 +196,7 @@ int pack_part_open(const char *path, struct pack_toc *t, uint64_t end, struct pa
         if (p->noted)
             log_info("%s: going on behind %zu of %zu weights", path, p->noted, t->n);
         else
-            r = begin(p, end, key);
+            r = begin(p, t, end, key);
     }
     if (r < 0)
         pack_part_drop(p);

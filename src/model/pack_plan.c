@@ -171,8 +171,28 @@ int pack_find_stored(struct source *src, const struct pack_weight *w, struct sto
     return r;
 }
 
+/* The hashes of codes that a device can make, of all slices. */
+static int find_made(struct source *src, const struct stored *stored, struct pack_weight *w)
+{
+    int n = stored->slices > 1 ? stored->slices : 1;
+    uint64_t *made;
+
+    if (w->d.kind != WEIGHT_MAT || w->dtype != DTYPE_EXL3)
+        return 0;
+    made = calloc((size_t)n, sizeof(*made));
+    if (!made)
+        return fail(-ENOMEM, "%s: no memory", w->d.name);
+    w->made = made;
+    w->made_cols = stored->n / EXL3_BLOCK * (EXL3_BLOCK / MAT_TILE);
+    for (w->n_made = 0; w->n_made < n; w->n_made++)
+        if (source_synth_hash(src, stored->slice[w->n_made].codes.name, &made[w->n_made]) != 0)
+            return fail(-EINVAL, "%s: only made-up weights can be left out", w->d.name);
+    return 0;
+}
+
 /* Type and quant of every weight, as the checkpoint has it; the width unit that they ask for. */
-static int find_formats(struct source *src, struct pack_toc *t, int *width_unit)
+static int find_formats(const struct pack_spec *spec, struct source *src, struct pack_toc *t,
+                        int *width_unit)
 {
     int64_t unit = 1;
 
@@ -185,6 +205,9 @@ static int find_formats(struct source *src, struct pack_toc *t, int *width_unit)
             return r;
         w->dtype = w->d.kind == WEIGHT_VEC ? DTYPE_F32 : stored.dtype;
         w->q = stored.q;
+        r = spec->hollow ? find_made(src, &stored, w) : 0;
+        if (r < 0)
+            return r;
         if (w->d.kind != WEIGHT_MAT || w->d.shard == SHARD_NONE || w->d.unit != 1)
             continue;
         one = format_unit(w->dtype, &w->q, w->d.rows, w->d.cols, false);
@@ -209,6 +232,10 @@ static int plan_again(const struct pack_spec *spec, int width_unit, struct pack_
     for (size_t i = 0; i < t->n; i++) {
         again.weight[i].dtype = t->weight[i].dtype;
         again.weight[i].q = t->weight[i].q;
+        again.weight[i].made = t->weight[i].made;
+        again.weight[i].n_made = t->weight[i].n_made;
+        again.weight[i].made_cols = t->weight[i].made_cols;
+        t->weight[i].made = NULL;
     }
     pack_toc_free(t);
     *t = again;
@@ -230,12 +257,22 @@ static int fit_share(struct pack_weight *w)
                     "%s: the share of %s from %lld, %lld of %lld cuts a block of %d, %s cannot",
                     d->name, d->shard == SHARD_ROWS ? "rows" : "columns", (long long)d->first,
                     (long long)d->count, (long long)whole, unit, dtype_name(w->dtype));
+    if (w->n_made == 1 && d->shard == SHARD_ROWS)
+        w->made_col = d->first / MAT_TILE;
     if (w->q.slices > 1 && d->shard == SHARD_ROWS) {
-        w->q.slices = (int)(d->count / (d->rows / w->q.slices));
+        int64_t slice = d->rows / w->q.slices;
+
+        w->q.slices = (int)(d->count / slice);
+        if (w->n_made > 0) {
+            w->n_made = w->q.slices;
+            memmove(w->made, w->made + d->first / slice, (size_t)w->n_made * sizeof(*w->made));
+        }
         w->q.slices = w->q.slices > 1 ? w->q.slices : 0;
     }
     if (d->count == 0 || (d->shard == SHARD_COLS && d->first > 0))
         w->q.has_bias = 0;
+    if (d->count == 0)
+        w->n_made = 0;
     return 0;
 }
 
@@ -288,7 +325,7 @@ int pack_lay_out(const struct pack_spec *spec, struct source *src, struct pack_t
                  uint64_t *end, uint64_t *total)
 {
     uint64_t at = sizeof(struct pack_header), sum = 0;
-    int unit, r = find_formats(src, t, &unit);
+    int unit, r = find_formats(spec, src, t, &unit);
 
     if (r == 0 && unit != t->width_unit)
         r = plan_again(spec, unit, t);

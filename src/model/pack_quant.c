@@ -21,6 +21,7 @@ struct pass {
     struct mat m;     /* the share, without pointers */
     int64_t row, col; /* where the share begins */
     struct mat_parts parts;
+    bool made; /* the codes are not stored */
 };
 
 /* Rows of a tensor, or a piece of each, as fetch left them. */
@@ -209,7 +210,9 @@ static int put_exl3(struct pass *s)
     int strips = mat_strips(&s->m) / slices;
 
     r = check_strip(s, mat_strip_bytes(DTYPE_EXL3, &s->m.q, s->m.cols));
-    for (int i = 0; i < slices && r == 0; i++)
+    if (s->made)
+        s->o->at += s->parts.at[PART_SUH];
+    for (int i = 0; !s->made && i < slices && r == 0; i++)
         r = exl3_codes(s, &s->w->slice[first + i], s->w->slices > 1 ? 0 : s->row / EXL3_TILE,
                        strips);
     return r < 0 ? r : exl3_vectors(s, begin, first, slices);
@@ -428,7 +431,8 @@ int pack_quantised(struct pack_out *o, const struct pack_feed *feed, const struc
                       .w = feed->stored,
                       .m = pack_mat(w),
                       .row = d->shard == SHARD_ROWS ? d->first : 0,
-                      .col = d->shard == SHARD_COLS ? d->first : 0 };
+                      .col = d->shard == SHARD_COLS ? d->first : 0,
+                      .made = w->n_made > 0 };
 
     if (d->kind == WEIGHT_ROWS)
         return put_rows(&s, d, w->links > 0);

@@ -16,7 +16,8 @@
 
 #define SINK_BLOCK ((size_t)8 << 20)
 #define LARGE_PAGE ((size_t)2 << 20)
-#define SINK_ALIGN ((size_t)4096) /* of memory, offsets and sizes of writes past the cache */
+#define SINK_HOLE ((size_t)256 << 10) /* zeros that are rather left out */
+#define SINK_ALIGN ((size_t)4096)     /* of memory, offsets and sizes of writes past the cache */
 
 struct pack_sink {
     char *path;
@@ -150,18 +151,6 @@ static int add(struct pack_sink *s, const char *data, uint64_t bytes)
     return 0;
 }
 
-int pack_sink_put(struct pack_sink *s, uint64_t at, const void *data, size_t bytes)
-{
-    int r = 0;
-
-    if (at < s->base + s->used)
-        return fail(-EINVAL, "%s: bytes at %llu are written already", s->path,
-                    (unsigned long long)at);
-    if (at > s->base + s->used)
-        r = add(s, NULL, at - (s->base + s->used));
-    return r < 0 ? r : add(s, data, bytes);
-}
-
 /* The last block may be short; it stays, and is written again when there is more of it. */
 int pack_sink_flush(struct pack_sink *s)
 {
@@ -172,6 +161,31 @@ int pack_sink_flush(struct pack_sink *s)
         return r;
     memset(s->block[s->filling] + s->used, 0, whole - s->used);
     return write_block(s, s->block[s->filling], s->base, whole);
+}
+
+/* Go on at `at`, far behind what was put so far; the file has no data there yet. */
+static int leave_hole(struct pack_sink *s, uint64_t at)
+{
+    int r = pack_sink_flush(s);
+
+    s->base = at / SINK_ALIGN * SINK_ALIGN;
+    s->used = (size_t)(at - s->base);
+    memset(s->block[s->filling], 0, s->used);
+    return r;
+}
+
+int pack_sink_put(struct pack_sink *s, uint64_t at, const void *data, size_t bytes)
+{
+    int r = 0;
+
+    if (at < s->base + s->used)
+        return fail(-EINVAL, "%s: bytes at %llu are written already", s->path,
+                    (unsigned long long)at);
+    if (at > s->base + s->used + SINK_HOLE)
+        r = leave_hole(s, at);
+    else if (at > s->base + s->used)
+        r = add(s, NULL, at - (s->base + s->used));
+    return r < 0 ? r : add(s, data, bytes);
 }
 
 /* The same file again, past the cache. */

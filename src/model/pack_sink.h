@@ -14,7 +14,8 @@ struct pack_sink;
  * of it in the same block stays.   errors   -ENOMEM, -EIO, -EAGAIN */
 int pack_sink_open(const char *path, int fd, uint64_t at, struct pack_sink **out);
 
-/* pack_sink_put - bytes at offset `at`, which never goes back; what is left out becomes zeros.
+/* pack_sink_put - bytes at offset `at`, which never goes back; what is left out reads as zeros, and
+ * where it is much it is a hole.
  * errors   of an earlier write, too */
 int pack_sink_put(struct pack_sink *s, uint64_t at, const void *data, size_t bytes);
 

@@ -68,6 +68,10 @@ int source_synth_open(uint64_t seed, enum dtype dtype, struct source **out);
  * deviation come out. */
 int source_synth_open_scheme(uint64_t seed, const struct scheme *scheme, struct source **out);
 
+/* source_synth_hash - of a made-up tensor of random bytes: they are synth_word's of this hash.
+ * errors   1 if the source does not make its tensors up */
+int source_synth_hash(const struct source *s, const char *name, uint64_t *hash);
+
 /* source_weight - source_stored of stored.h for what is stored plain: the tensor that holds the
  * weight, its own name for read, and where row 0 begins. */
 int source_weight(struct source *s, const char *released, int64_t rows, int64_t cols,

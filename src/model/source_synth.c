@@ -12,12 +12,11 @@
 #include "kernels/cast.h"
 #include "src/base/hash.h"
 #include "src/base/log.h"
-#include "src/base/rng.h"
+#include "src/base/synth.h"
 #include "src/model/scheme.h"
 
 #define E2M1_DEVIATION 2.926f /* of sixteen equally frequent codes */
 #define E4M3_DEVIATION 16.0f  /* of what e4m3_table makes of equally frequent bytes */
-#define RAW 2                 /* kind of synth_block for plain random bytes */
 
 struct source_synth {
     struct source base;
@@ -286,7 +285,7 @@ static int synth_find(struct source *s, const char *name, int64_t rows, int64_t 
 static void fill_bytes(uint64_t hash, uint64_t at, unsigned char *out, size_t n)
 {
     for (size_t i = 0; i < n;) {
-        struct philox b = synth_block(hash, (at + i) / 16, RAW);
+        struct philox b = synth_block(hash, (at + i) / 16, SYNTH_BYTES);
         size_t from = (at + i) % 16, take = n - i < 16 - from ? n - i : 16 - from;
 
         memcpy(out + i, (const unsigned char *)b.w + from, take);
@@ -312,11 +311,18 @@ static void fill_one(const struct made *m, const struct tensor *t, uint64_t hash
     memcpy(out, t->dtype == DTYPE_F32 ? (void *)&v : (void *)&half, (size_t)t->each);
 }
 
+static uint64_t name_hash(const struct source_synth *y, const char *name)
+{
+    uint64_t h = fnv1a64_u32(FNV1A64_INIT, (uint32_t)y->seed);
+
+    return fnv1a64(fnv1a64_u32(h, (uint32_t)(y->seed >> 32)), name, strlen(name));
+}
+
 static int synth_read(struct source *s, const char *name, const struct tensor *t, uint64_t at,
                       void *buf, size_t bytes)
 {
     const struct source_synth *y = (const struct source_synth *)s;
-    uint64_t h = fnv1a64_u32(FNV1A64_INIT, (uint32_t)y->seed), first = at / (uint64_t)t->each;
+    uint64_t h = name_hash(y, name), first = at / (uint64_t)t->each;
     size_t each = (size_t)t->each, n = bytes / each;
     unsigned char *out = buf;
     struct tensor same;
@@ -327,7 +333,6 @@ static int synth_read(struct source *s, const char *name, const struct tensor *t
                     bytes, (unsigned long long)at);
     if (make(y, name, (int64_t)t->offset, t->shard, &same, &m) != 0)
         return fail(-EINVAL, "synth: no tensor %s", name);
-    h = fnv1a64(fnv1a64_u32(h, (uint32_t)(y->seed >> 32)), name, strlen(name));
     if (m.filling == FILL_BYTES || m.filling == FILL_E4M3) {
         fill_bytes(h, at, out, bytes);
         for (size_t i = 0; m.filling == FILL_E4M3 && i < bytes; i++)
@@ -378,6 +383,14 @@ static void make_table(uint8_t table[256])
         }
         table[b] = e4m3_from_f32((float)(lo * (double)E4M3_DEVIATION));
     }
+}
+
+int source_synth_hash(const struct source *s, const char *name, uint64_t *hash)
+{
+    if (s->ops != &synth_ops)
+        return 1;
+    *hash = name_hash((const struct source_synth *)s, name);
+    return 0;
 }
 
 int source_synth_open_scheme(uint64_t seed, const struct scheme *scheme, struct source **out)

@@ -121,6 +121,7 @@ static int from_cache(const struct config *cfg, enum layout layout, bool make,
 
     if (r < 0)
         return r;
+    c.spec.hollow = c.synth && layout == LAYOUT_DEVICE && c.scheme.dtype == DTYPE_EXL3;
     r = sort_out(pack_cached(cfg->cache, &c.spec, NULL, path), step);
     if (r == 1 && make) {
         r = checkpoint_source(&c);

@@ -106,6 +106,59 @@ static void large(struct lab *l)
     lab_end(l);
 }
 
+struct synth_shape {
+    struct mat w;
+    int row, col, cols;
+};
+
+static void run_synth(const struct trial *t, const struct op_table *op, struct queue *q,
+                      void *const *b, int row, int rows)
+{
+    const struct synth_shape *s = t->shape;
+    struct synth_args a = { .w = s->w,
+                            .hash = 0x1234567890abcdefu,
+                            .tile_row = s->row,
+                            .tile_col = s->col,
+                            .tile_cols = s->cols,
+                            .strips = 2 };
+
+    a.w.data = b[0];
+    op->synth(q, &a);
+    a.hash++;
+    a.strip0 = 2;
+    a.strips = 1;
+    op->synth(q, &a);
+}
+
+/* Codes made on the device, of every width, for shares that begin anywhere. */
+static void synth(struct lab *l)
+{
+    lab_begin(l, "synth");
+    for (int bits2 = 2; bits2 <= 16; bits2++)
+        for (int k = 0; k < 2; k++) {
+            struct synth_shape s = { .w = { .dtype = DTYPE_EXL3,
+                                            .rows = 384,
+                                            .cols = k ? 640 : 128,
+                                            .q = { .layout = LAYOUT_DEVICE,
+                                                   .codebook = CODEBOOK_MUL1,
+                                                   .bits2 = (uint8_t)bits2 } },
+                                     .row = k ? 1 << 20 : 0,
+                                     .col = k ? 72 : 0,
+                                     .cols = k ? 1 << 16 : 24 };
+            struct trial t;
+            struct mat_parts p;
+
+            if (bits2 > 8 && bits2 % 2)
+                continue;
+            mat_parts(&s.w, &p);
+            trial_begin(&t, l, run_synth, &s, 1, "%d half bits, %d inputs", bits2, s.w.cols);
+            t.alone = false;
+            trial_buf(&t, BUF_OUT, BUF_BYTES, p.bytes[PART_CODES], 0, 0);
+            lab_run(&t);
+        }
+    lab_end(l);
+}
+
 static void refusals(struct lab *l)
 {
     static const struct {
@@ -145,5 +198,6 @@ void ops_quant(struct lab *l)
 {
     matmul(l);
     large(l);
+    synth(l);
     refusals(l);
 }
