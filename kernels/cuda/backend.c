@@ -15,7 +15,7 @@
 #define CC_MIN 90 /* compute capability that the oldest machine code in the build is for */
 #define WEIGHT_CHUNK ((size_t)8 << 20)
 #define RING_BYTES ((size_t)4 << 20)
-#define SCRATCH_BYTES ((size_t)128 << 20)
+#define SCRATCH_BYTES ((size_t)256 << 20)
 
 int cuda_errno(cudaError_t e)
 {

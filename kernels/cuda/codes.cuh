@@ -2,34 +2,14 @@
 // in registers, then a pair of tiles of 16 outputs at a time. Layouts are those of kernels/mat.h.
 //
 // A class has TILES of a strip, STEPS k-steps in a piece, whether its operands are f16, whether the
-// sum of a piece is scaled, and: load, a lane's bytes of a piece; product, a piece times rows.
+// sum of a piece is scaled, and: load, a lane's bytes of a piece; operands, of the pair of tiles t, t + 1 in
+// a k-step of it, by all lanes.
 #ifndef TANDEM_KERNELS_CUDA_CODES_CUH
 #define TANDEM_KERNELS_CUDA_CODES_CUH
 
 #include <cuda_fp16.h>
 
 #include "kernels/cuda/strip.cuh"
-
-// Registers of k-step s of a piece: those of x lie two k-steps to 16 bytes.
-template <int STEPS>
-__device__ static inline void x_step(const uint4 (&b)[STEPS / 2], int s, uint32_t *b0, uint32_t *b1)
-{
-    *b0 = s % 2 ? b[s / 2].z : b[s / 2].x;
-    *b1 = s % 2 ? b[s / 2].w : b[s / 2].y;
-}
-
-template <bool F16, int STEPS, int NT, int TILES>
-__device__ static inline void multiply(const uint32_t (&a)[4], const uint4 (&b)[NT][STEPS / 2],
-                                       int step, int tile, float (&acc)[TILES][NT][4])
-{
-#pragma unroll
-    for (int r = 0; r < NT; r++) {
-        uint32_t b0, b1;
-
-        x_step<STEPS>(b[r], step, &b0, &b1);
-        mma<F16>(acc[tile][r], a, b0, b1);
-    }
-}
 
 // ---- EXL3 ---------------------------------------------------------------------------------------
 
@@ -141,38 +121,27 @@ template <int BITS2> struct exl3_codes {
         return (end >= 16 ? upto(p, i * OWN + end) : head >> (HAS - end)) & 0xffff;
     }
 
-    template <int NT>
-    __device__ void product(const piece &p, const uint4 (&b)[NT][STEPS / 2],
-                            float (&acc)[TILES][NT][4]) const
+    __device__ void operands(const piece &p, int step, int t, uint32_t (&a)[2][4]) const
     {
-#pragma unroll
-        for (int step = 0; step < STEPS; step++)
-#pragma unroll
-            for (int t = 0; t < TILES; t += 2) {
-                uint32_t head[2], a[2][4];
+        uint32_t head[2];
 
-                heads(p, step * TILES + t, head);
-                if (mul1) {
+        heads(p, step * TILES + t, head);
+        if (mul1) {
 #pragma unroll
-                    for (int k = 0; k < 2; k++)
+            for (int k = 0; k < 2; k++)
 #pragma unroll
-                        for (int v = 0; v < 8; v += 2)
-                            a[k][operand(v)] =
-                                mul1_pair(state(p, step * TILES + t + k, v, head[k]),
-                                          state(p, step * TILES + t + k, v + 1, head[k]));
-                } else {
+                for (int v = 0; v < 8; v += 2)
+                    a[k][operand(v)] = mul1_pair(state(p, step * TILES + t + k, v, head[k]),
+                                                 state(p, step * TILES + t + k, v + 1, head[k]));
+        } else {
 #pragma unroll
-                    for (int k = 0; k < 2; k++)
+            for (int k = 0; k < 2; k++)
 #pragma unroll
-                        for (int v = 0; v < 8; v += 2)
-                            a[k][operand(v)] =
-                                inst_pair(state(p, step * TILES + t + k, v, head[k]),
-                                          state(p, step * TILES + t + k, v + 1, head[k]), by, plus);
-                }
-#pragma unroll
-                for (int k = 0; k < 2; k++)
-                    multiply<F16, STEPS, NT, TILES>(a[k], b, step, t + k, acc);
-            }
+                for (int v = 0; v < 8; v += 2)
+                    a[k][operand(v)] =
+                        inst_pair(state(p, step * TILES + t + k, v, head[k]),
+                                  state(p, step * TILES + t + k, v + 1, head[k]), by, plus);
+        }
     }
 
     // Values v, v + 1 of a lane are this register of the operand: outputs 8 further are values 4 .. 7.
@@ -238,42 +207,29 @@ struct fp8_codes {
                                 : make_uint4(0, 0, 0, 0);
     }
 
-    template <int NT>
-    __device__ void product(const piece &p, const uint4 (&b)[NT][STEPS / 2],
-                            float (&acc)[TILES][NT][4]) const
+    __device__ void operands(const piece &p, int step, int t, uint32_t (&a)[2][4]) const
     {
-#pragma unroll
-        for (int step = 0; step < STEPS; step++)
-#pragma unroll
-            for (int t = 0; t < TILES; t++) {
-                uint4 v = p.v[step][t / 2];
-                uint32_t lo = t % 2 ? v.z : v.x, hi = t % 2 ? v.w : v.y, a[4];
+        uint4 v = p.v[step][t / 2];
 
-                a[0] = e4m3_pair(__byte_perm(lo, 0, 0x4140));
-                a[1] = e4m3_pair(__byte_perm(hi, 0, 0x4140));
-                a[2] = e4m3_pair(__byte_perm(lo, 0, 0x4342));
-                a[3] = e4m3_pair(__byte_perm(hi, 0, 0x4342));
-                multiply<F16, STEPS, NT, TILES>(a, b, step, t, acc);
-            }
+#pragma unroll
+        for (int k = 0; k < 2; k++) {
+            uint32_t lo = k ? v.z : v.x, hi = k ? v.w : v.y;
+
+            a[k][0] = e4m3_pair(__byte_perm(lo, 0, 0x4140));
+            a[k][1] = e4m3_pair(__byte_perm(hi, 0, 0x4140));
+            a[k][2] = e4m3_pair(__byte_perm(lo, 0, 0x4342));
+            a[k][3] = e4m3_pair(__byte_perm(hi, 0, 0x4342));
+        }
     }
 
-    template <int NT>
-    __device__ void scale(int n, const float (&few)[TILES][NT][4], float (&acc)[TILES][NT][4]) const
+    // The scale of piece n of tile t.
+    __device__ float scale(int n, int t) const
     {
-#pragma unroll
-        for (int t = 0; t < TILES; t++) {
-            int i = t * blocks + n * STEPS * 16 / block;
-            float by = 0;
+        int i = t * blocks + n * STEPS * 16 / block;
 
-            if (t < tiles && n * STEPS < steps)
-                by =
-                    e8m0 ? f32_from_e8m0(((const uint8_t *)scales)[i]) : ((const float *)scales)[i];
-#pragma unroll
-            for (int r = 0; r < NT; r++)
-#pragma unroll
-                for (int c = 0; c < 4; c++)
-                    acc[t][r][c] = fmaf(by, few[t][r][c], acc[t][r][c]);
-        }
+        if (t >= tiles || n * STEPS >= steps)
+            return 0;
+        return e8m0 ? f32_from_e8m0(((const uint8_t *)scales)[i]) : ((const float *)scales)[i];
     }
 };
 
@@ -338,28 +294,24 @@ template <enum dtype D> struct fp4_codes {
         return v | v << 16;
     }
 
-    template <int NT>
-    __device__ void product(const piece &p, const uint4 (&b)[NT][STEPS / 2],
-                            float (&acc)[TILES][NT][4]) const
+    __device__ void operands(const piece &p, int step, int t, uint32_t (&a)[2][4]) const
     {
-#pragma unroll
-        for (int step = 0; step < STEPS; step++)
-#pragma unroll
-            for (int t = 0; t < TILES; t++) {
-                uint4 v = p.v[step];
-                uint32_t word = t == 0 ? v.x : t == 1 ? v.y : t == 2 ? v.z : v.w;
-                uint2 scale = p.scale[step * 16 / GROUP];
-                uint32_t four = (t < 2 ? scale.x : scale.y) >> (t % 2 * 16);
-                uint32_t near = scale_pair(four & 0xff), far = scale_pair(four >> 8 & 0xff), a[4];
+        uint4 v = p.v[step];
+        uint2 scale = p.scale[step * 16 / GROUP];
 
-                e2m1_four(word, &a[0], &a[2]);
-                e2m1_four(word >> 16, &a[1], &a[3]);
-                a[0] = bf16_mul2(a[0], near);
-                a[2] = bf16_mul2(a[2], near);
-                a[1] = bf16_mul2(a[1], far);
-                a[3] = bf16_mul2(a[3], far);
-                multiply<F16, STEPS, NT, TILES>(a, b, step, t, acc);
-            }
+#pragma unroll
+        for (int k = 0; k < 2; k++) {
+            uint32_t word = t == 0 ? (k ? v.y : v.x) : (k ? v.w : v.z);
+            uint32_t four = (t == 0 ? scale.x : scale.y) >> (16 * k);
+            uint32_t near = scale_pair(four & 0xff), far = scale_pair(four >> 8 & 0xff);
+
+            e2m1_four(word, &a[k][0], &a[k][2]);
+            e2m1_four(word >> 16, &a[k][1], &a[k][3]);
+            a[k][0] = bf16_mul2(a[k][0], near);
+            a[k][2] = bf16_mul2(a[k][2], near);
+            a[k][1] = bf16_mul2(a[k][1], far);
+            a[k][3] = bf16_mul2(a[k][3], far);
+        }
     }
 };
 

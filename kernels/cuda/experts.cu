@@ -7,20 +7,28 @@
 // ascending order, then the shared one.
 #include "kernels/cuda/experts.cuh"
 #include "kernels/cuda/rows.cuh"
+#include "kernels/cuda/strip.cuh"
 
 #define THREADS 256
 #define WARPS (THREADS / CUDA_WARP)
+#define WIDE_FROM 512 // rows of which an expert has more than one instruction's worth
 
 struct expert_rows {
     struct moe_args a;
     const int32_t *order;
     int32_t *place; // [picks] of each pick in the order
     int picks;
+    bool exl3, wide; // nothing but EXL3; products by wide.cuh
     struct strip_x x, h; // inputs [2][picks + rows], hidden values [picks + rows]
     float *hidden, *out; // sums [2][splits][picks + rows][ldh], [splits][picks + rows][ldo]
     int ldh, ldo;
     size_t zmat;
 };
+
+__host__ __device__ static int splits_of(const struct expert_rows &e, int cols)
+{
+    return e.wide ? 1 : strip_splits_expert(cols);
+}
 
 // The pick in place p and its expert, -1 for the shared one; false if nothing is there.
 __device__ static bool member(const struct expert_rows &e, int p, int *pick, int *expert)
@@ -77,8 +85,8 @@ __global__ static void expert_hidden(const __grid_constant__ struct expert_rows 
     if (n0 >= w1->rows)
         return;
     weight = expert < 0 ? 1 : e.a.weight[pick];
-    take_outputs(z, far, strip_splits_expert(w1->cols), *w1, n0, gate);
-    take_outputs(z + e.zmat, far, strip_splits_expert(w3->cols), *w3, n0, up);
+    take_outputs(z, far, splits_of(e, w1->cols), *w1, n0, gate);
+    take_outputs(z + e.zmat, far, splits_of(e, w3->cols), *w3, n0, up);
 #pragma unroll
     for (int k = 0; k < 4; k++)
         v[k] = n0 + 4 * lane + k < w1->rows
@@ -115,7 +123,7 @@ __global__ static void expert_outputs(const __grid_constant__ struct expert_rows
             p = e.place[row * k + i];
         }
         take_outputs(e.out + (size_t)p * (size_t)e.ldo + n0, (size_t)all * (size_t)e.ldo,
-                     strip_splits_expert(w->cols), *w, n0, v);
+                     splits_of(e, w->cols), *w, n0, v);
         for (int c = 0; c < 4; c++)
             part[i][4 * lane + c] = v[c];
     }
@@ -141,13 +149,13 @@ static char *lay_out(struct expert_rows *e, char *at)
     at += mat_round_up((size_t)e->picks * sizeof(int32_t), MAT_ALIGN);
     e->order = (const int32_t *)at;
     at += mat_round_up((size_t)e->picks * sizeof(int32_t), MAT_ALIGN);
-    at = strip_x_place(&e->x, false, 2 * (int)all, at);
-    at = strip_x_place(&e->h, false, (int)all, at);
-    e->zmat = (size_t)strip_splits_expert(e->a.dim) * all * (size_t)e->ldh;
+    at = strip_x_place(&e->x, e->exl3, 2 * (int)all, at);
+    at = strip_x_place(&e->h, e->exl3, (int)all, at);
+    e->zmat = (size_t)splits_of(*e, e->a.dim) * all * (size_t)e->ldh;
     e->hidden = (float *)at;
     at += 2 * e->zmat * sizeof(float);
     e->out = (float *)at;
-    return at + (size_t)strip_splits_expert(e->a.inter) * all * (size_t)e->ldo * sizeof(float);
+    return at + (size_t)splits_of(*e, e->a.inter) * all * (size_t)e->ldo * sizeof(float);
 }
 
 static void products(cudaStream_t s, const struct expert_rows *e, struct strip_launch *p,
@@ -157,6 +165,7 @@ static void products(cudaStream_t s, const struct expert_rows *e, struct strip_l
     p->id = e->a.id;
     p->picks = e->picks;
     p->rows = e->a.rows;
+    p->wide = e->wide;
     p->zrows = e->picks + e->a.rows;
     for (uint32_t left = e->a.kinds; left; left &= left - 1) {
         uint32_t kind = left & -left;
@@ -205,6 +214,8 @@ void strip_moe(struct queue *q, const struct moe_args *a)
     e.x.ld = e.ldo = (int)mat_round_up((size_t)a->dim, EXL3_BLOCK);
     e.h.ld = e.ldh = (int)mat_round_up((size_t)a->inter, EXL3_BLOCK);
     e.picks = a->k;
+    e.exl3 = a->kinds % MAT_KIND_EXL3 == 0;
+    e.wide = a->rows > WIDE_FROM;
     e.a.rows = 1;
     one = (size_t)(uintptr_t)lay_out(&e, NULL);
     most = (int)(room / one);

@@ -10,7 +10,7 @@
 // A pick's entry in the order: pick | place in the expert % PLACES << PICK_BITS.
 #define PICK_BITS 24
 #define PICK_MASK ((1 << PICK_BITS) - 1)
-#define PLACES 16 // a multiple of how many picks share an expert's weights while they are read
+#define PLACES 64 // a multiple of how many picks share an expert's weights while they are read
 
 __device__ static inline bool expert_type_ok(const struct moe_args &a, const struct mat &w)
 {

@@ -42,6 +42,7 @@ struct strip_launch {
     size_t zmat;
     int zrows, ldz;
     int splits;
+    bool wide; // by wide.cuh, which adds splits up itself
     int rows;
     int groups, parts, local,
         cut; // dense: outputs of a group are `local`, `cut` share their inputs
@@ -123,6 +124,30 @@ __device__ static inline void mma(float (&c)[4], const uint32_t (&a)[4], uint32_
             "%7}, {%8, %9}, {%0, %1, %2, %3};"
             : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
             : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// A piece of the inputs of NT times 8 rows by a piece of a strip: k-step after k-step.
+template <class C, int NT>
+__device__ static inline void piece_product(const C &codes, const typename C::piece &piece,
+                                            const uint4 (&b)[NT][C::STEPS / 2],
+                                            float (&acc)[C::TILES][NT][4])
+{
+#pragma unroll
+    for (int step = 0; step < C::STEPS; step++)
+#pragma unroll
+        for (int t = 0; t < C::TILES; t += 2) {
+            uint32_t a[2][4];
+
+            codes.operands(piece, step, t, a);
+#pragma unroll
+            for (int k = 0; k < 2; k++)
+#pragma unroll
+                for (int r = 0; r < NT; r++) {
+                    uint4 x = b[r][step / 2]; // two k-steps in 16 bytes
+
+                    mma<C::F16>(acc[t + k][r], a[k], step % 2 ? x.z : x.x, step % 2 ? x.w : x.y);
+                }
+        }
 }
 
 // ---- which block does what ------------------------------------------------------------------
@@ -308,15 +333,24 @@ __global__ static void __launch_bounds__(STRIP_THREADS, NT == 1 ? C::BLOCKS : 1)
             float few[C::TILES][NT][4] = {};
 
             for (int plane = 0;;) {
-                codes.product(now, b, few);
+                piece_product<C, NT>(codes, now, b, few);
                 if (++plane == planes)
                     break;
                 load_x(at, plane, b);
             }
-            codes.scale(at, few, acc);
+#pragma unroll
+            for (int t = 0; t < C::TILES; t++) {
+                float by = codes.scale(at, t);
+
+#pragma unroll
+                for (int r = 0; r < NT; r++)
+#pragma unroll
+                    for (int c = 0; c < 4; c++)
+                        acc[t][r][c] = fmaf(by, few[t][r][c], acc[t][r][c]);
+            }
         } else {
             for (int plane = 0;;) {
-                codes.product(now, b, acc);
+                piece_product<C, NT>(codes, now, b, acc);
                 if (C::F16 || ++plane == planes)
                     break;
                 load_x(at, plane, b);
@@ -324,24 +358,6 @@ __global__ static void __launch_bounds__(STRIP_THREADS, NT == 1 ? C::BLOCKS : 1)
         }
     }
     strip_store<C::TILES, NT>(acc, part, p, j);
-}
-
-template <class C, int NT>
-static void strip_go_rows(cudaStream_t s, const struct strip_launch *p, dim3 grid)
-{
-    grid.z = blocks_for((size_t)p->rows, NT * STRIP_TOKENS);
-    if (p->order)
-        grid.z = (unsigned)p->picks + (p->ws[0] ? grid.z : 0);
-    strip_rows<C, NT><<<grid, STRIP_THREADS, 0, s>>>(*p);
-}
-
-// strip_go - queue the product; grid's x and y are set.
-template <class C> static void strip_go(cudaStream_t s, const struct strip_launch *p, dim3 grid)
-{
-    if (p->rows <= STRIP_TOKENS)
-        strip_go_rows<C, 1>(s, p, grid);
-    else
-        strip_go_rows<C, 2>(s, p, grid);
 }
 
 // strip_x_bytes - of a row of inputs of x.ld values for weights of this type.

@@ -1,5 +1,5 @@
 // strip_exl3.cu is the product of EXL3 weights, a kernel for each width.
-#include "kernels/cuda/codes.cuh"
+#include "kernels/cuda/wide.cuh"
 
 void strip_launch_exl3(cudaStream_t s, int bits2, const struct strip_launch *p, dim3 grid)
 {

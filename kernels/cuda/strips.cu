@@ -1,9 +1,10 @@
 // strips.cu owns the dense product of quantised weights: rows go in, strips are multiplied, sums
 // come out. Rows are taken as many at a time as the queue's scratch holds.
-#include "kernels/cuda/codes.cuh"
 #include "kernels/cuda/rows.cuh"
+#include "kernels/cuda/wide.cuh"
 
 #define THREADS 256
+#define WIDE_FROM 64 // rows that four narrow launches' blocks read the weights for
 #define WARPS (THREADS / CUDA_WARP)
 
 struct rows_in {
@@ -47,7 +48,7 @@ __global__ static void give_rows(const __grid_constant__ struct strip_launch p, 
     begin = part / p.parts * p.local;
     n = (begin / wide + part % p.parts) * wide + (column + 4 * lane) % wide;
     take_outputs(p.z + (size_t)row * (size_t)p.ldz + (size_t)column,
-                 (size_t)p.zrows * (size_t)p.ldz, p.splits, p.w, n - 4 * lane, v);
+                 (size_t)p.zrows * (size_t)p.ldz, p.wide ? 1 : p.splits, p.w, n - 4 * lane, v);
 #pragma unroll
     for (int k = 0; k < 4; k++)
         if (n + k >= begin && n + k < begin + p.local && part < p.groups * p.parts)
@@ -128,9 +129,10 @@ void strip_matmul(struct queue *q, const struct matmul_args *a)
     p.ldz = (int)mat_round_up((size_t)(p.groups * p.parts * wide), EXL3_BLOCK);
     p.splits = strip_splits(p.groups * p.parts, p.w.cols);
     p.x.ld = (int)mat_round_up((size_t)p.w.cols, EXL3_BLOCK);
+    p.wide = a->rows > WIDE_FROM;
     variants = p.w.rows / p.cut;
     row = (size_t)variants * strip_x_bytes(&p.x, exl3) +
-          (size_t)p.splits * (size_t)p.ldz * sizeof(float);
+          (size_t)(p.wide ? 1 : p.splits) * (size_t)p.ldz * sizeof(float);
     most = (int)((cuda_queue(q)->scratch_bytes - 2 * MAT_ALIGN) / row);
     if (most < 1) {
         queue_fail(q, -EINVAL, "matmul: a row of %d x %d needs %zu bytes of scratch, there are %zu",
