@@ -269,6 +269,45 @@ static const char *const schemes[] = { "exl3-1",   "exl3-1.5",  "exl3-2-mcg", "e
                                        "nvfp4-ct", "bf16" };
 #define SCHEMES (sizeof(schemes) / sizeof(schemes[0]))
 
+/* A line for each weight with its format, shape, share, bytes and digest. */
+static void expect_listed(const struct pack *p, const char *scheme)
+{
+    struct pack_item w;
+    size_t bytes, n = 0;
+    char *text, *line, *end;
+    FILE *f = open_memstream(&text, &bytes);
+
+    pack_list(p, f);
+    fclose(f);
+    for (line = text; *line; line = end + 1, n++) {
+        char want[64], hex[33] = "";
+
+        end = strchr(line, '\n');
+        cr_assert(end && pack_item(p, n, &w) == 0, "%s", scheme);
+        *end = 0;
+        snprintf(want, sizeof(want), " %s ", dtype_name(w.dtype));
+        cr_expect(strncmp(line, w.name, strlen(w.name)) == 0 && strstr(line, want), "%s: %s",
+                  scheme, line);
+        snprintf(want, sizeof(want), " [%lld, %lld] ", (long long)w.rows, (long long)w.cols);
+        cr_expect(strstr(line, want) != NULL, "%s: %s", scheme, line);
+        snprintf(want, sizeof(want), " %llu ", (unsigned long long)w.bytes);
+        cr_expect(strstr(line, want) != NULL, "%s: %s", scheme, line);
+        cr_expect(strlen(line) > 33 && sscanf(strrchr(line, ' '), " %32[0-9a-f]", hex) == 1 &&
+                      strlen(hex) == 32,
+                  "%s: digest of %s", scheme, line);
+        if (w.dtype == DTYPE_EXL3) {
+            snprintf(want, sizeof(want), " exl3 %g ", w.q.bits2 / 2.0);
+            cr_expect(strstr(line, want) != NULL, "%s: %s", scheme, line);
+        }
+        if (w.dtype == DTYPE_FP8) {
+            snprintf(want, sizeof(want), " fp8 8 %d ", w.q.block);
+            cr_expect(strstr(line, want) != NULL, "%s: %s", scheme, line);
+        }
+    }
+    cr_expect(eq(int, pack_item(p, n, &w), 1), "%s: %zu lines", scheme, n);
+    free(text);
+}
+
 static void expect_scheme(const char *name)
 {
     static const int ranks[] = { 1, 2, 4 };
@@ -281,6 +320,7 @@ static void expect_scheme(const char *name)
     cr_assert(eq(int, source_synth_open_scheme(5, &scheme, &src), 0));
     ref_open(&f);
     world_open(&one, src, 1, PACK_CPU, LAYOUT_CPU);
+    expect_listed(one.p[0], name);
     for (int i = 0; i < 3; i++)
         for (enum layout layout = LAYOUT_CPU; layout <= LAYOUT_DEVICE; layout++) {
             world_open(&w, src, ranks[i],
