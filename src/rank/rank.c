@@ -561,13 +561,19 @@ static int open_parts(struct rank *k)
     return r;
 }
 
+/* For the others: what this thread has logged last. */
+static void why_not(char out[GROUP_REASON_BYTES])
+{
+    snprintf(out, GROUP_REASON_BYTES, "cannot start: %s", fail_text());
+}
+
 void rank_refuse(struct rank *k)
 {
     char why[GROUP_REASON_BYTES];
 
     if (!k->meeting)
         return;
-    snprintf(why, sizeof(why), "cannot start: %s", fail_text());
+    why_not(why);
     meeting_refuse(k->meeting, -ECANCELED, why, &k->group);
 }
 
@@ -591,6 +597,7 @@ static int compare_packs(const struct rank *k)
 
 int rank_join(struct rank *k)
 {
+    char why[GROUP_REASON_BYTES];
     int r = 0;
 
     if (k->cfg.ranks > 1) {
@@ -616,7 +623,8 @@ int rank_join(struct rank *k)
         return exit_code_of(STEP_DEVICE, r);
     if (group_failed(k->group))
         return rank_failure(k, r);
-    group_fail(k->group, r, "rank %d cannot start: %s", k->cfg.rank, fail_text());
+    why_not(why);
+    group_decline(k->group, r, why);
     return exit_code_of(STEP_DEVICE, r);
 }
 

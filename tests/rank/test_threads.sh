@@ -14,7 +14,7 @@ ASK=("$TANDEM" generate "${BASE[@]}" --json --prompt 'Once upon a time' --prompt
 "${ASK[@]}" --set link=loop >"$WORK/one" 2>"$WORK/err" || note_failure "one rank: $(cat "$WORK/err")"
 texts() { grep -o '"ids":\[[^]]*\]' "$1"; }
 
-for io in uring pread; do
+for io in auto pread; do
     expect 0 'rounds: ' "${ASK[@]}" --set ranks=2 --set link=loop --set "engram_io=$io" --set engram_cache=0 \
         --set "log=$WORK/log-$io"
     same "two threads, $io: the texts" "$(texts "$WORK/one")" "$(texts "$WORK/out")"
