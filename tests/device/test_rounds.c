@@ -388,10 +388,10 @@ static int count_of(const char *text, const char *what)
     return n;
 }
 
-/* No memory for a graph: said once, and the replies are the same. */
+/* No memory for a graph: said once, and the replies are the same. The first graph only checks limits. */
 static void out_of_memory(void)
 {
-    for (int room = 0; room <= 7; room += 7) {
+    for (int room = 1; room <= 8; room += 7) {
         struct run r = { .draft = true, .together = 3 };
 
         graphs_left = room;
@@ -401,7 +401,8 @@ static void out_of_memory(void)
         log_sink(NULL, NULL);
         graphs_left = -1;
         same(&serial, &r, "no memory for graphs");
-        CHECK(r.graphs.made == (uint64_t)room, "%llu graphs", (unsigned long long)r.graphs.made);
+        CHECK(r.graphs.made == (uint64_t)room - 1, "%llu graphs",
+              (unsigned long long)r.graphs.made);
         CHECK(count_of(warned, "graphs: no memory") == 1, "warnings: %s", warned);
     }
 }
@@ -431,18 +432,22 @@ static void limits(void)
     static const char *const files[] = { "model.safetensors", "tokenizer.json",
                                          "tokenizer_config.json", "generation_config.json" };
     static const char span[] = "\"sliding_window\": ";
-    char folder[] = "/tmp/tandem-limits-XXXXXX", path[256], here[4096], set[256], *text, *at;
+    char folder[] = "/tmp/tandem-limits-XXXXXX", path[256], set[256], *text, *at;
     struct run r = { .to = 1 };
     size_t bytes;
     FILE *f;
 
-    CHECK(mkdtemp(folder) && getcwd(here, sizeof(here)), "folder");
+    CHECK(mkdtemp(folder), "folder");
     for (int i = 0; i < 4; i++) {
-        char from[8192];
+        char from[256];
 
-        snprintf(from, sizeof(from), "%s/%s/%s", here, POCKET, files[i]);
+        snprintf(from, sizeof(from), "%s/%s", POCKET, files[i]);
         snprintf(path, sizeof(path), "%s/%s", folder, files[i]);
-        CHECK(symlink(from, path) == 0, "%s", path);
+        CHECK(file_read(from, (size_t)1 << 30, &text, &bytes) == 0, "%s", from);
+        f = fopen(path, "w");
+        CHECK(f && fwrite(text, 1, bytes, f) == bytes, "%s", path);
+        fclose(f);
+        free(text);
     }
     CHECK(file_read(POCKET "/config.json", 1 << 20, &text, &bytes) == 0, "config.json");
     at = strstr(text, span);
