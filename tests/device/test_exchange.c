@@ -166,8 +166,9 @@ static void captured(struct rank *r)
     CHECK(comm_check(r->c) == 0);
     CHECK(memcmp(eager, replayed, sizeof(eager)) == 0);
     if (r->rank == 0)
-        printf("%d ranks on one device, %s, %s: %.2f us an exchange of %d values, captured\n",
-               r->world, r->wires ? r->wires->link[0][1]->ops->name : "peer",
+        printf("%d ranks on %d devices, %s, %s: %.2f us an exchange of %d values, captured\n",
+               r->world, devices < r->world ? devices : r->world,
+               r->wires ? r->wires->link[0][1]->ops->name : "peer",
                r->wire == COMM_BF16 ? "bf16" : "f32",
                (double)(clock_ns() - start) / NS_PER_US / LAUNCHES / EXCHANGES, VALUES);
     CHECK(comm_barrier(r->c) == 0);
