@@ -276,6 +276,8 @@ static void take_records(void *arg, const void *data, size_t n)
             continue;
         put_line(l, &r[i]);
         l->err = json_write_line(&l->w, l->file);
+        if (l->err < 0)
+            log_warn("log %s: %s; rounds go on without lines", l->path, strerror(-l->err));
         if (l->err == 0 && l->sums.rounds % PHASES_EVERY == 0)
             write_phases(l);
     }

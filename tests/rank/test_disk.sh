@@ -23,6 +23,7 @@ if unshare -rm true 2>/dev/null; then
     mkdir "$WORK/small"
     "${G[@]}" --max-tokens 60 --set depth=2 >"$WORK/whole" 2>/dev/null
     expect 73 'log .*rank0.jsonl: ' on 8k "$WORK/small" "${G[@]}" --max-tokens 60 --set depth=2 --set "log=$WORK/small"
+    same 'full disk, round log: it is said at once' 1 "$(grep -c 'warning: log .*No space left' "$WORK/err")"
     same 'full disk, round log: the reply' "$(field ids "$WORK/whole")" "$(field ids "$WORK/out")"
     expect 73 'no room for' on 1m "$WORK/small" "${G[@]}" --max-tokens 4 --set "cache=$WORK/small"
     # shellcheck disable=SC2016 # for the inner shell
