@@ -79,6 +79,9 @@ int pack_link_make(struct pack_weight *w, const struct stored *stored)
     uint64_t first = 0;
     int r;
 
+    if (stored->slices > 1)
+        return fail(-EINVAL, "%s: tensor %s: rows in %d tensors cannot be linked", codes->t.file,
+                    codes->name, stored->slices);
     for (int64_t i = 0; i < w->d.first; i++)
         first += (uint64_t)w->d.prime[i];
     w->link = calloc(LINKS_MAX, sizeof(*w->link));

@@ -388,26 +388,40 @@ static int put_fp8_rows(struct pass *s, int64_t first, int64_t rows)
     return 0;
 }
 
+/* Rows from `row` on that lie in one shard of the table, at most n of them; fewer behind its end. */
+static int64_t find_shard(const struct stored *w, int64_t row, int64_t n, int *shard, int64_t *at)
+{
+    int i = 0;
+
+    while (i < w->slices - 1 && row >= w->slice[i].codes.t.shape[0])
+        row -= w->slice[i++].codes.t.shape[0];
+    *shard = i;
+    *at = row;
+    return w->slice[i].codes.t.shape[0] - row < n ? w->slice[i].codes.t.shape[0] - row : n;
+}
+
 /* rows 0: they are linked, and only the biases are wanted. */
 static int put_ngram_rows(struct pass *s, const struct weight *d, int64_t first, int64_t rows)
 {
-    const struct stored_slice *p = &s->w->slice[0];
-    size_t row = 2 * (size_t)ngram_row_words(s->m.q.bits2 / 2), bytes = (size_t)rows * row;
+    size_t row = 2 * (size_t)ngram_row_words(s->m.q.bits2 / 2);
+    int64_t fit = (int64_t)(PACK_BLOCK / row);
     uint64_t begin = s->o->at;
     int r = 0;
 
-    for (size_t done = 0; done < bytes && r == 0;) {
-        size_t n = bytes - done < PACK_BLOCK ? bytes - done : PACK_BLOCK;
+    for (int64_t done = 0, n; done < rows && r == 0; done += n) {
+        int64_t at;
+        int shard;
 
-        r = read_at(s, &p->codes, (uint64_t)first * row + done, s->o->in, n);
+        n = find_shard(s->w, first + done, rows - done < fit ? rows - done : fit, &shard, &at);
+        r = read_at(s, &s->w->slice[shard].codes, (uint64_t)at * row, s->o->in, (size_t)n * row);
         if (r == 0)
-            r = pack_put(s->o, s->o->in, n);
-        done += n;
+            r = pack_put(s->o, s->o->in, (size_t)n * row);
     }
     if (r == 0)
-        r = pad_to(s, begin, (size_t)pack_align(bytes));
+        r = pad_to(s, begin, (size_t)pack_align((uint64_t)rows * row));
     if (r == 0)
-        r = exl3_scales(s, &p->bias, false, d->first * NGRAM_COLS, (size_t)d->count * NGRAM_COLS);
+        r = exl3_scales(s, &s->w->slice[0].bias, false, d->first * NGRAM_COLS,
+                        (size_t)d->count * NGRAM_COLS);
     return r;
 }
 

@@ -4,6 +4,7 @@
  *
  *   P.trellis, suh | su, svh | sv, [mcg | mul1], [bias]       EXL3; P.slice.0.* .. are matrices on
  *                                                             top of each other
+ *   P.trellis | P.shard_0.trellis .., head_bias               rows of an EXL3 n-gram table
  *   P.weight_packed, weight_scale, weight_global_scale        NVFP4, compressed-tensors
  *   P.weight_packed, weight_scale                             MXFP4, compressed-tensors
  *   P.weight U8, weight_scale, weight_scale_2                 NVFP4, ModelOpt
@@ -39,7 +40,7 @@ struct stored_tensor {
     struct tensor t;
 };
 
-/* One EXL3 matrix; of other formats the codes alone. */
+/* One EXL3 matrix, or a run of n-gram rows (biases are slice 0's); of other formats the codes alone. */
 struct stored_slice {
     struct stored_tensor codes, suh, svh, bias;
     bool suh_signs, svh_signs; /* packed signs of an older pack instead of f16 numbers */

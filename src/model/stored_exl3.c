@@ -116,29 +116,78 @@ static int read_matrix(struct group *g, int64_t want_rows, struct stored *out,
 
 /* ---- n-gram rows ------------------------------------------------------------------------- */
 
-static int read_ngram(struct group *g, struct stored *out)
+/* Bits of a value of rows of so many words; 0 if there are none of these. */
+static int ngram_bits(const struct tensor *t)
 {
-    const struct tensor *t = &g->t[TAIL_TRELLIS], *b = &g->t[TAIL_HEAD_BIAS];
-    char want[128];
-
-    snprintf(want, sizeof(want), "I16 [%lld, 41, 51 or 61] for rows of %d values",
-             (long long)g->rows, NGRAM_COLS);
     for (int bits = NGRAM_BITS2_MIN / 2; bits <= NGRAM_BITS2_MAX / 2; bits++)
-        if (t->rank == 2 && t->shape[1] == ngram_row_words(bits))
-            out->q.bits2 = (uint8_t)(2 * bits);
-    if (strcmp(t->type, "I16") != 0 || out->q.bits2 == 0 || t->shape[0] != g->rows ||
-        g->cols != NGRAM_COLS)
-        return group_refuse(g, TAIL_TRELLIS, want);
-    if ((g->have & ~BIT(TAIL_BIAS)) != (BIT(TAIL_TRELLIS) | BIT(TAIL_HEAD_BIAS)))
-        return fail(-EINVAL, "%s: tensor %strellis: rows of a lookup table need head_bias alone",
-                    t->file, g->stem);
+        if (strcmp(t->type, "I16") == 0 && t->rank == 2 && t->shape[1] == ngram_row_words(bits))
+            return bits;
+    return 0;
+}
+
+static int ngram_done(struct group *g, struct stored *out, int bits)
+{
+    const struct tensor *b = &g->t[TAIL_HEAD_BIAS];
+
     if (strcmp(b->type, "F16") != 0 || b->rank != 2 || b->shape[1] != NGRAM_COLS)
         return group_refuse(g, TAIL_HEAD_BIAS, "F16 [heads, 160]");
     out->dtype = DTYPE_EXL3;
     out->q.codebook = CODEBOOK_MUL1;
-    group_take(g, TAIL_TRELLIS, &out->slice[0].codes);
+    out->q.bits2 = (uint8_t)(2 * bits);
     group_take(g, TAIL_HEAD_BIAS, &out->slice[0].bias);
     return 0;
+}
+
+static int read_ngram(struct group *g, struct stored *out)
+{
+    const struct tensor *t = &g->t[TAIL_TRELLIS];
+    int bits = ngram_bits(t);
+    char want[128];
+
+    snprintf(want, sizeof(want), "I16 [%lld, 41, 51 or 61] for rows of %d values",
+             (long long)g->rows, NGRAM_COLS);
+    if (bits == 0 || t->shape[0] != g->rows || g->cols != NGRAM_COLS)
+        return group_refuse(g, TAIL_TRELLIS, want);
+    if ((g->have & ~BIT(TAIL_BIAS)) != (BIT(TAIL_TRELLIS) | BIT(TAIL_HEAD_BIAS)))
+        return fail(-EINVAL, "%s: tensor %strellis: rows of a lookup table need head_bias alone",
+                    t->file, g->stem);
+    group_take(g, TAIL_TRELLIS, &out->slice[0].codes);
+    return ngram_done(g, out, bits);
+}
+
+/* The rows of shard 0, then those of shard 1, and so on. */
+int read_ngram_shards(struct group *g, struct stored *out)
+{
+    int bits = ngram_bits(&g->t[TAIL_SHARD]), n = 0, r;
+    int64_t rows = 0;
+
+    if (g->as != STORED_ROWS || g->cols != NGRAM_COLS || bits == 0)
+        return group_refuse(g, TAIL_SHARD,
+                            "I16 [rows, 41, 51 or 61] of a lookup table of 160 values");
+    for (;; n++) {
+        struct stored_tensor t;
+
+        if (snprintf(t.name, sizeof(t.name), "%sshard_%d.trellis", g->stem, n) >=
+            (int)sizeof(t.name))
+            return fail(-ENAMETOOLONG, "tensor %s: name too long", g->stem);
+        r = g->s->ops->find(g->s, t.name, g->rows, g->cols, &t.t);
+        if (r != 0)
+            break;
+        if (n == STORED_SLICES_MAX)
+            return fail(-EINVAL, "tensor %s: more than %d shards", g->stem, STORED_SLICES_MAX);
+        if (ngram_bits(&t.t) != bits)
+            return fail(-EINVAL, "%s: tensor %s: other rows than those of shard 0", t.t.file,
+                        t.name);
+        rows += t.t.shape[0];
+        out->slice[n].codes = t;
+    }
+    if (r < 0)
+        return r;
+    if (rows != g->rows)
+        return fail(-EINVAL, "%s: tensors %sshard: %d of %lld rows in all, want %lld",
+                    out->slice[0].codes.t.file, g->stem, n, (long long)rows, (long long)g->rows);
+    out->slices = n;
+    return ngram_done(g, out, bits);
 }
 
 int read_exl3(struct group *g, struct stored *out)

@@ -16,6 +16,7 @@ enum tail {
     TAIL_BIAS,
     TAIL_HEAD_BIAS,
     TAIL_SLICE,
+    TAIL_SHARD,
     TAIL_PACKED,
     TAIL_WEIGHT_SCALE,
     TAIL_WEIGHT_SCALE_2,
@@ -58,5 +59,6 @@ int read_scaled(struct group *g, struct stored *out);
 int read_fp4(struct group *g, struct stored *out);
 int read_exl3(struct group *g, struct stored *out);
 int read_exl3_slices(struct group *g, struct stored *out);
+int read_ngram_shards(struct group *g, struct stored *out);
 
 #endif

@@ -41,6 +41,8 @@ static const char *const names[] = {
     "slice.1.svh",
     "slice.1.mul1",
     "slice.0.mul1",
+    "shard_0.trellis",
+    "shard_1.trellis",
 };
 static const struct {
     const char *name;
@@ -173,6 +175,16 @@ static void check_exl3(const struct stored *w)
     }
 }
 
+static void check_ngram(const struct stored *w)
+{
+    uint64_t words = (uint64_t)ngram_row_words(w->q.bits2 / 2), elements = 0;
+
+    want(w->slices >= 1 && w->slices <= STORED_SLICES_MAX);
+    for (int i = 0; i < w->slices; i++)
+        elements += w->slice[i].codes.t.elements;
+    want(elements == (uint64_t)w->rows * words);
+}
+
 static void check(const struct stored *w, enum stored_as as)
 {
     const struct tensor *code = &w->slice[0].codes.t, *scale = &w->scale.t;
@@ -184,7 +196,7 @@ static void check(const struct stored *w, enum stored_as as)
     switch (w->dtype) {
     case DTYPE_EXL3:
         if (as == STORED_ROWS)
-            want(code->elements == (uint64_t)w->rows * (uint64_t)ngram_row_words(w->q.bits2 / 2));
+            check_ngram(w);
         else
             check_exl3(w);
         break;

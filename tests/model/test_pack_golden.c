@@ -276,7 +276,16 @@ Test(pack_golden, rows_in_exl3_have_the_bias_of_their_head)
         memset(biases[1], 0, sizeof(biases[1]));
         temp_folder(folder);
         snprintf(shape, sizeof(shape), "[4,%d]", words);
-        tensors_add(&f, "layers.1.engram.embed.trellis", "I16", shape, rows, (size_t)words * 8);
+        if (i % 2) {
+            tensors_add(&f, "layers.1.engram.embed.trellis", "I16", shape, rows, (size_t)words * 8);
+        } else { /* the same rows in two tensors */
+            snprintf(shape, sizeof(shape), "[3,%d]", words);
+            tensors_add(&f, "layers.1.engram.embed.shard_0.trellis", "I16", shape, rows,
+                        (size_t)words * 6);
+            snprintf(shape, sizeof(shape), "[1,%d]", words);
+            tensors_add(&f, "layers.1.engram.embed.shard_1.trellis", "I16", shape, rows + 3 * words,
+                        (size_t)words * 2);
+        }
         tensors_add(&f, "layers.1.engram.embed.head_bias", "F16", "[3,160]", biases,
                     sizeof(biases));
         tensors_write(&f, folder, "model.safetensors");

@@ -213,6 +213,18 @@ static const struct stored_case found[] = {
       7,
       160,
       1 },
+    { "n-gram rows in shards",
+      "a.shard_0.trellis:I16[4,41] a.shard_1.trellis:I16[2,41] a.shard_2.trellis:I16[1,41] "
+      "a.head_bias:F16[2,160]",
+      NULL,
+      STORED_ROWS,
+      7,
+      160,
+      DTYPE_EXL3,
+      { .bits2 = 8, .codebook = CODEBOOK_MUL1 },
+      7,
+      160,
+      3 },
 };
 
 Test(stored, every_format_is_recognised_by_its_tensors)
@@ -321,6 +333,13 @@ static const struct refused_case refused[] = {
       STORED_ROWS, 256, 128, "no slices of a lookup table" },
     { "n-gram rows of 3 bits", "a.trellis:I16[7,31] a.head_bias:F16[2,160]", NULL, STORED_ROWS, 7,
       160, "I16 [7, 41, 51 or 61]" },
+    { "shards of too few rows", "a.shard_0.trellis:I16[4,41] a.head_bias:F16[2,160]", NULL,
+      STORED_ROWS, 7, 160, "1 of 4 rows in all, want 7" },
+    { "shards of two widths",
+      "a.shard_0.trellis:I16[4,41] a.shard_1.trellis:I16[3,51] a.head_bias:F16[2,160]", NULL,
+      STORED_ROWS, 7, 160, "a.shard_1.trellis: other rows than those of shard 0" },
+    { "a shard of a matrix", "a.shard_0.trellis:I16[4,41] a.head_bias:F16[2,160]", NULL, STORED_MAT,
+      4, 160, "of a lookup table" },
     { "n-gram rows without biases", "a.trellis:I16[7,51]", NULL, STORED_ROWS, 7, 160,
       "head_bias alone" },
 };
