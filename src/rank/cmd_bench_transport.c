@@ -22,8 +22,9 @@
 #include <string.h>
 
 enum {
-    WARM = 20,
-    CALLS = 300,
+    WARM = 10,
+    CALLS = 300, /* of each kind and size, or as many as a second has room for */
+    CALLS_LEAST = 20,
     FRAMES = 300,
     SLOT_BYTES = 1 << 20,
     SITE = 1,
@@ -76,35 +77,49 @@ static int64_t one_sum(struct rig *g, size_t n, int64_t *wait_ns)
     return clock_ns() - t0;
 }
 
+/* How many calls of this size a rank makes: the slowest rank says, so it is the same for all. */
+static int calls_of(struct rig *g, size_t n)
+{
+    int64_t took = 0, slowest = 1, all[RANKS_MAX] = { 0 }, wait;
+
+    for (int k = 0; k < WARM; k++)
+        took += one_sum(g, n, &wait);
+    comm_gather(g->comm, NULL, SITE_TALK, &took, all, sizeof(took));
+    for (int i = 0; i < g->cfg.ranks; i++)
+        slowest = all[i] > slowest ? all[i] : slowest;
+    slowest = NS_PER_S * WARM / slowest;
+    return slowest < CALLS_LEAST ? CALLS_LEAST : slowest > CALLS ? CALLS : (int)slowest;
+}
+
 static int exchanges(struct rig *g, size_t bytes)
 {
     size_t n = bytes / 2; /* of bf16 */
     double mine[2], all[2 * RANKS_MAX], p10, p50, p99, transfer;
-    int r;
+    int r = 0, calls = calls_of(g, n);
 
-    for (int k = -WARM; k < CALLS; k++) {
+    for (int k = 0; k < calls && r == 0; k++) {
         r = comm_barrier(g->comm);
-        if (r < 0)
-            return r;
-        one_sum(g, n, &g->wait[k < 0 ? 0 : k]);
+        one_sum(g, n, &g->wait[k]);
     }
-    transfer = part_us(g->wait, CALLS, 10);
-    for (int k = -WARM; k < CALLS; k++)
-        g->t[k < 0 ? 0 : k] = one_sum(g, n, &g->wait[k < 0 ? 0 : k]);
+    if (r < 0)
+        return r;
+    transfer = part_us(g->wait, calls, 10);
+    for (int k = 0; k < calls; k++)
+        g->t[k] = one_sum(g, n, &g->wait[k]);
     mine[0] = 0;
-    for (int k = 0; k < CALLS; k++) {
+    for (int k = 0; k < calls; k++) {
         double late = (double)g->wait[k] / NS_PER_US - transfer;
 
-        mine[0] += late > 0 ? late / CALLS : 0;
+        mine[0] += late > 0 ? late / calls : 0;
     }
     mine[1] = transfer;
     comm_gather(g->comm, NULL, SITE_TALK, mine, all, sizeof(mine));
     r = comm_check(g->comm);
     if (r < 0 || g->cfg.rank != 0)
         return r;
-    p10 = part_us(g->t, CALLS, 10);
-    p50 = part_us(g->t, CALLS, 50);
-    p99 = part_us(g->t, CALLS, 99);
+    p10 = part_us(g->t, calls, 10);
+    p50 = part_us(g->t, calls, 50);
+    p99 = part_us(g->t, calls, 99);
     printf("%9zu %9.1f %9.1f %9.1f %8.3f", bytes, p10, p50, p99, (double)bytes / p50 / 1e3);
     for (int i = 0; i < g->cfg.ranks; i++)
         printf("  %8.1f + %7.1f", all[2 * i + 1], all[2 * i]);

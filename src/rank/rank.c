@@ -263,6 +263,8 @@ static int check_settings(struct rank *k)
     const struct config *c = &k->cfg;
     int r = 0;
 
+    if (c->plan_form == PLAN_FORM_IMM)
+        return fail(-EINVAL, "config: plan_form imm is not in this build, want flag");
     if (c->numerics == NUMERICS_RELEASED)
         r = check_released(k->pack);
     if (r < 0)

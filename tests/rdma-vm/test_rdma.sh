@@ -77,7 +77,7 @@ machines()
 
 if [ -z "$repetitions" ]; then
     machines 400 -1 -- contract
-    machines 300 -- pair decode 'kill window 1' 'stop verify 0'
+    machines 300 -- pair decode bench 'kill window 1' 'stop verify 0'
     machines 400 -p -x 1 -- pair decode 'loss 2' 'kill window 0' 'down eth0 1' 'down eth1 0' 'die 1'
     finish
 fi
@@ -94,7 +94,7 @@ machines 7200 -- "${cases[@]}"
 machines 7200 -p -- "${cases[@]}"
 for ((i = 0; i < repetitions; i++)); do
     for victim in 0 1; do
-        machines 200 -p -x "$victim" -- "down eth0 $victim" "down eth1 $victim" "die $victim"
+        machines 900 -p -x "$victim" -- "down eth0 $victim" "down eth1 $victim" "die $victim"
     done
 done
 finish
