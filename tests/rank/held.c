@@ -5,11 +5,12 @@
  *   hold     says "held at PLACE" on stderr and stays there, while everything else of the rank goes on
  *   differ   the outcome of a window is another one than it was
  *   nan      a logit of this rank's share becomes a NaN
+ *   stray    drafts and their chances are others than the ones proposed
  *   short    the machine has a MiB of memory
  *   wall     reading the time of day ends the process: it may jump
  *
  *   load       nothing is there yet, the group opens
- *   memory, clock   whenever they are asked for
+ *   memory, clock, drafts   whenever they are asked for
  *   start      the group is open, weights and states are not
  *   idle       rank 0 has no request yet
  *   prefill    in a prompt chunk, between two exchanges
@@ -22,6 +23,7 @@
  */
 #include "kernels/backend.h"
 #include "src/base/clock.h"
+#include "src/draft/drafter.h"
 #include "src/model/family.h"
 #include "src/model/slot.h"
 #include "src/model/window.h"
@@ -65,6 +67,8 @@ static struct {
     const struct comm_ops *comm;
     struct family_ops held_family;
     struct comm_ops held_comm;
+    const struct drafter_ops *drafter;
+    struct drafter_ops held_drafter;
     const char *in; /* place of the window that runs */
     int sums;
     int barriers;
@@ -123,6 +127,18 @@ static void held_forward(struct model *m, struct exec *x, const struct slot_pool
     held.in = NULL;
 }
 
+/* ---- the drafter ------------------------------------------------------------------------------- */
+
+static void held_collect(struct drafter *d, struct proposal *p)
+{
+    held.drafter->collect(d, p);
+    for (int i = 0; i < p->n; i++)
+        for (int j = 0; j < p->len[i]; j++) {
+            p->draft[i][j] ^= 1;
+            p->conf[i][j] *= 0.9f;
+        }
+}
+
 /* ---- calls of other files --------------------------------------------------------------------- */
 
 int __wrap_rank_load(struct rank *k)
@@ -140,6 +156,12 @@ int __wrap_rank_load(struct rank *k)
     held.held_family.stage = held_stage;
     held.held_family.forward = held_forward;
     k->model->ops = &held.held_family;
+    if (strcmp(held.what, "stray") == 0) {
+        held.drafter = k->drafter->ops;
+        held.held_drafter = *held.drafter;
+        held.held_drafter.collect = held_collect;
+        k->drafter->ops = &held.held_drafter;
+    }
     return 0;
 }
 

@@ -75,6 +75,17 @@ ended 'another outcome on rank 1' 'round 2 slot 0: ranks differ, rank 0 [0-9]* t
 pair 0 differ@window:3
 ended 'another outcome on rank 0' 'round 2.*differ'
 
+# Rank 0's decisions travel with its orders: what another rank would have drafted, and how sure it was, is not asked.
+pair 1 none@drafts --max-tokens 60
+mv "$WORK/out0" "$WORK/out"
+for r in 1 0; do
+    pair $r stray@drafts --max-tokens 60
+    same "other drafts on rank $r: exit codes" '0 0' "${code[*]}"
+    same "other drafts on rank $r: the reply" "$(field ids "$WORK/out")" "$(field ids "$WORK/out0")"
+    accepted[r]=$(field accept "$WORK/out0")
+done
+same 'on rank 0 they cost the drafts' no "$([ "${accepted[0]}" = "${accepted[1]}" ] && echo yes || echo no)"
+
 # ---- a rank that cannot start, or loads for ever (F-21, F-32) --------------------------------------------------------
 
 for r in 0 1; do
