@@ -1,11 +1,7 @@
 /* fuzz_index - a model.safetensors.index.json of any bytes: refused, or every name stays in its
- * folder and every tensor has a shard.
- *
- * Built with clang:
- *   clang -g -O1 -fsanitize=fuzzer,address,undefined -D_GNU_SOURCE -I.
- *     tests/fuzz/fuzz_index.c src/model/source_index.c src/base/{json,file,log,utf8}.c -ljansson
- */
-#include <stdint.h>
+ * folder and every tensor has a shard. */
+#include "tests/fuzz/fuzz.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,8 +9,21 @@
 #include "src/base/log.h"
 #include "src/model/source_index.h"
 
-int LLVMFuzzerInitialize(int *argc, char ***argv);
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
+static const char *const seeds[] = {
+    "{\"metadata\":{\"total_size\":12},\"weight_map\":{\"a.weight\":\"model-00001-of-00002."
+    "safetensors\","
+    "\"b.scale\":\"model-00002-of-00002.safetensors\",\"c\":\"model-00001-of-00002.safetensors\"}}",
+    "{\"weight_map\":{}}",
+    "{\"weight_map\":{\"a\":\"..\\u002fx.safetensors\"}}",
+};
+
+size_t fuzz_seed(int i, uint8_t out[FUZZ_INPUT_MAX])
+{
+    size_t n = i < (int)(sizeof(seeds) / sizeof(seeds[0])) ? strlen(seeds[i]) : 0;
+
+    memcpy(out, n ? seeds[i] : "", n);
+    return n;
+}
 
 static void ignore(void *arg, enum log_level level, const char *line)
 {
