@@ -91,7 +91,7 @@ for ((i = 0; i < repetitions; i++)); do
     done
 done
 machines 7200 -- "${cases[@]}"
-machines 7200 -p -- "${cases[@]}"
+machines 7200 -p -- 'odd mtu' 'odd address' "${cases[@]}"
 for ((i = 0; i < repetitions; i++)); do
     for victim in 0 1; do
         machines 900 -p -x "$victim" -- "down eth0 $victim" "down eth1 $victim" "die $victim"
