@@ -136,6 +136,8 @@ static double table_rate(const char *set, const struct mat *m)
     return 0;
 }
 
+static double lowest; /* share of the table; 0: none of its rows was run */
+
 static int type_bench(struct queue *q, const char *name, struct mat m, const float *x,
                       const char *only)
 {
@@ -177,9 +179,10 @@ static int type_bench(struct queue *q, const char *name, struct mat m, const flo
             a.w = &m;
             rate = (double)IN * OUT / best_time(q, &a, set->strip) * 1e-9;
             printf(" %7.2f", rate);
-            if (row_counts[r] == 1 && from > 0)
+            if (row_counts[r] == 1 && from > 0) {
                 printf(" (table %.2f, %3.0f%%)", from, 100 * rate / from);
-            else if (row_counts[r] == 1)
+                lowest = lowest > 0 && lowest < rate / from ? lowest : rate / from;
+            } else if (row_counts[r] == 1)
                 printf("%19s", "");
         }
         printf("\n");
@@ -187,6 +190,21 @@ static int type_bench(struct queue *q, const char *name, struct mat m, const flo
     }
     free(blob);
     return 0;
+}
+
+/* Sets of instructions that are left out here, by name. */
+static void tell_missing(void)
+{
+    static const char *const all[] = { "avx2", "avx512", "avx512-vnni", "neon" };
+
+    for (size_t n = 0; n < sizeof(all) / sizeof(all[0]); n++) {
+        int i = 0;
+
+        while (cpu_set_at(i) && strcmp(cpu_set_at(i)->name, all[n]) != 0)
+            i++;
+        if (!cpu_set_at(i) || !cpu_set_at(i)->works())
+            printf("%s: not on this machine\n", all[n]);
+    }
 }
 
 int main(int argc, char **argv)
@@ -204,13 +222,13 @@ int main(int argc, char **argv)
     for (size_t r = 0; r < sizeof(row_counts) / sizeof(row_counts[0]); r++)
         printf(" %d,", row_counts[r]);
     printf(" rows\n");
-    for (int i = 0; cpu_set_at(i); i++)
-        if (!cpu_set_at(i)->works())
-            printf("%s: not on this machine\n", cpu_set_at(i)->name);
+    tell_missing();
     for (size_t i = 0; i < sizeof(types) / sizeof(types[0]) && !wrong; i++)
         if (argc < 3 || strstr(types[i].name, argv[2]))
             wrong = type_bench(q, types[i].name, types[i].m, x,
                                argc > 1 && argv[1][0] ? argv[1] : NULL);
+    if (lowest > 0)
+        printf("lowest share of the table: %.0f%%, wanted 90%%\n", 100 * lowest);
     d->ops->queue_close(q);
     d->ops->close(d);
     return wrong;
