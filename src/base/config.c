@@ -328,8 +328,8 @@ static int text_set(struct config *c, const struct field *f, const char *where, 
     for (const char *p = text; *p; p++) {
         if ((unsigned char)*p < 0x20)
             return fail(-EINVAL, "%s: %s: control character in the value", where, f->key);
-        if (*p == '#' && p > text && p[-1] == ' ')
-            return fail(-EINVAL, "%s: %s: \" #\" in the value begins a comment", where, f->key);
+        if (*p == '#' && (p == text || p[-1] == ' '))
+            return fail(-EINVAL, "%s: %s: \"#\" behind a blank begins a comment", where, f->key);
     }
     copy = f->type == CFG_PATH ? home_expand(text) : strdup(text);
     if (!copy)
