@@ -194,7 +194,8 @@ static const struct {
     { "stall_ms=5m", "stall_ms: want a number of ms" },
     { "model=a\tb\x01", "model: control character" },
     { "model=a #b", "begins a comment" },
-    { "secret=#b", "secret: \"#\" behind a blank begins a comment" }, /* as it would stand in a dump */
+    { "secret=#b",
+      "secret: \"#\" behind a blank begins a comment" }, /* as it would stand in a dump */
 };
 
 Test(config, wrong_assignments_name_the_key_and_change_nothing)
