@@ -268,10 +268,6 @@ static int cuda_queue_open(struct device *d, struct queue **out)
         e = cudaHostAlloc(&ring, RING_BYTES, cudaHostAllocDefault);
     q->ring = ring;
     q->ring_bytes = RING_BYTES;
-    if (e == cudaSuccess)
-        e = cudaMalloc(&scratch, SCRATCH_BYTES);
-    q->scratch = scratch;
-    q->scratch_bytes = SCRATCH_BYTES;
     if (e == cudaSuccess) {
         memset(q->alarm.record, 0, sizeof(*q->alarm.record));
         r = cuda_alloc(d, sizeof(*q->alarm.taken), &taken);
@@ -279,6 +275,10 @@ static int cuda_queue_open(struct device *d, struct queue **out)
         r = fail(cuda_errno(e), "cuda: opening a queue: %s", cudaGetErrorString(e));
     }
     q->alarm.taken = taken;
+    if (r == 0)
+        r = cuda_alloc(d, SCRATCH_BYTES, &scratch);
+    q->scratch = scratch;
+    q->scratch_bytes = SCRATCH_BYTES;
     if (r < 0) {
         cuda_queue_close(&q->base);
         return r;

@@ -15,10 +15,10 @@
 
 struct expert_rows {
     struct moe_args a;
-    const int32_t *order;
+    struct member *order;
     int32_t *place; // [picks] of each pick in the order
     int picks;
-    bool exl3, wide; // nothing but EXL3; products by wide.cuh
+    bool exl3, wide;     // nothing but EXL3; products by wide.cuh
     struct strip_x x, h; // inputs [2][picks + rows], hidden values [picks + rows]
     float *hidden, *out; // sums [2][splits][picks + rows][ldh], [splits][picks + rows][ldo]
     int ldh, ldo;
@@ -31,18 +31,18 @@ __host__ __device__ static int splits_of(const struct expert_rows &e, int cols)
 }
 
 // The pick in place p and its expert, -1 for the shared one; false if nothing is there.
-__device__ static bool member(const struct expert_rows &e, int p, int *pick, int *expert)
+__device__ static bool at_place(const struct expert_rows &e, int p, int *pick, int *expert)
 {
+    struct member m;
+
     *expert = -1;
     *pick = p;
     if (p >= e.picks)
         return e.a.s1 != NULL;
-    *pick = e.order[p];
-    if (*pick < 0)
-        return false;
-    *pick &= PICK_MASK;
-    *expert = e.a.id[*pick];
-    return true;
+    m = e.order[p];
+    *pick = m.pick;
+    *expert = m.expert;
+    return m.pick >= 0;
 }
 
 // A warp a block of 128 inputs of a place, for gate or up. Bound by bytes.
@@ -54,7 +54,7 @@ __global__ static void expert_inputs(const __grid_constant__ struct expert_rows 
     const struct mat *w;
     float v[4];
 
-    if (p >= all || !member(e, p, &pick, &expert))
+    if (p >= all || !at_place(e, p, &pick, &expert))
         return;
     if (p < e.picks && k0 == 0 && !up && lane == 0)
         e.place[pick] = p;
@@ -77,7 +77,7 @@ __global__ static void expert_hidden(const __grid_constant__ struct expert_rows 
     const float *z = e.hidden + (size_t)p * (size_t)e.ldh + n0;
     float gate[4], up[4], v[4], weight;
 
-    if (p >= all || !member(e, p, &pick, &expert))
+    if (p >= all || !at_place(e, p, &pick, &expert))
         return;
     w1 = expert < 0 ? e.a.s1 : e.a.w1 + expert;
     w3 = expert < 0 ? e.a.s3 : e.a.w3 + expert;
@@ -85,8 +85,8 @@ __global__ static void expert_hidden(const __grid_constant__ struct expert_rows 
     if (n0 >= w1->rows)
         return;
     weight = expert < 0 ? 1 : e.a.weight[pick];
-    take_outputs(z, far, splits_of(e, w1->cols), *w1, n0, gate);
-    take_outputs(z + e.zmat, far, splits_of(e, w3->cols), *w3, n0, up);
+    take_outputs(z, far, splits_of(e, w1->cols), *w1, n0, EXL3_BLOCK, gate);
+    take_outputs(z + e.zmat, far, splits_of(e, w3->cols), *w3, n0, EXL3_BLOCK, up);
 #pragma unroll
     for (int k = 0; k < 4; k++)
         v[k] = n0 + 4 * lane + k < w1->rows
@@ -123,7 +123,7 @@ __global__ static void expert_outputs(const __grid_constant__ struct expert_rows
             p = e.place[row * k + i];
         }
         take_outputs(e.out + (size_t)p * (size_t)e.ldo + n0, (size_t)all * (size_t)e.ldo,
-                     splits_of(e, w->cols), *w, n0, v);
+                     splits_of(e, w->cols), *w, n0, EXL3_BLOCK, v);
         for (int c = 0; c < 4; c++)
             part[i][4 * lane + c] = v[c];
     }
@@ -147,8 +147,8 @@ static char *lay_out(struct expert_rows *e, char *at)
 
     e->place = (int32_t *)at;
     at += mat_round_up((size_t)e->picks * sizeof(int32_t), MAT_ALIGN);
-    e->order = (const int32_t *)at;
-    at += mat_round_up((size_t)e->picks * sizeof(int32_t), MAT_ALIGN);
+    e->order = (struct member *)at;
+    at += mat_round_up((size_t)e->picks * sizeof(struct member), MAT_ALIGN);
     at = strip_x_place(&e->x, e->exl3, 2 * (int)all, at);
     at = strip_x_place(&e->h, e->exl3, (int)all, at);
     e->zmat = (size_t)splits_of(*e, e->a.dim) * all * (size_t)e->ldh;
@@ -162,7 +162,6 @@ static void products(cudaStream_t s, const struct expert_rows *e, struct strip_l
                      int outputs, int splits)
 {
     p->order = e->order;
-    p->id = e->a.id;
     p->picks = e->picks;
     p->rows = e->a.rows;
     p->wide = e->wide;
@@ -192,7 +191,7 @@ static void some_rows(struct queue *q, const struct expert_rows *e)
         .x = e->h, .z = e->out, .ldz = e->ldo, .we = { a->w2 }, .ws = { a->s2 }, .matrices = 1
     };
 
-    expert_sort(q, a, e->picks, (int32_t *)(uintptr_t)e->order);
+    expert_sort(q, a, e->picks, e->order);
     expert_inputs<<<dim3(blocks_for((size_t)all * (size_t)(e->x.ld / EXL3_BLOCK), WARPS), 2),
                     THREADS, 0, s>>>(*e);
     if (a->inter > 0) {

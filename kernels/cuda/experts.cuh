@@ -7,11 +7,6 @@
 #define EXPERTS_MAX 1024
 #define CHOICES_MAX 64 // experts of a row
 
-// A pick's entry in the order: pick | place in the expert % PLACES << PICK_BITS.
-#define PICK_BITS 24
-#define PICK_MASK ((1 << PICK_BITS) - 1)
-#define PLACES 64 // a multiple of how many picks share an expert's weights while they are read
-
 __device__ static inline bool expert_type_ok(const struct moe_args &a, const struct mat &w)
 {
     return (mat_kind(&w) & a.kinds) &&
@@ -25,7 +20,14 @@ __device__ static inline bool expert_is_here(const struct moe_args &a, int e)
            expert_type_ok(a, a.w2[e]);
 }
 
-// expert_sort - queue the sorting of picks: by expert, then row; -1 behind the last. order [picks]
-void expert_sort(struct queue *q, const struct moe_args *a, int picks, int32_t *order);
+// A place of the order; pick -1 behind the last. An expert's members have places 0, 1, .. and `left` counts
+// those from this one on.
+struct member {
+    int32_t pick, expert, place, left;
+};
+static_assert(sizeof(struct member) == 16, "one load");
+
+// expert_sort - queue the sorting of picks: by expert, then row. order [picks]
+void expert_sort(struct queue *q, const struct moe_args *a, int picks, struct member *order);
 
 #endif

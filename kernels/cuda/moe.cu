@@ -94,14 +94,15 @@ struct experts {
     struct moe_args a;
     int picks;
     float *hidden;
-    int32_t *order; // as expert_sort leaves it
+    struct member *order; // as expert_sort leaves it
 };
 
 // A thread a pick counts the picks in front of it.
-__global__ static void sort_picks(struct moe_args a, int picks, int32_t *order,
+__global__ static void sort_picks(struct moe_args a, int picks, struct member *order,
                                   struct cuda_alarm alarm)
 {
     int i = (int)(blockIdx.x * THREADS + threadIdx.x), e, before = 0, place = 0, missing = 0;
+    int members = 0;
 
     if (i >= picks)
         return;
@@ -119,15 +120,16 @@ __global__ static void sort_picks(struct moe_args a, int picks, int32_t *order,
 
         before += here && (o < e || (o == e && j < i));
         place += o == e && j < i;
+        members += o == e;
         missing += !here && j < i;
     }
     if (expert_is_here(a, e))
-        order[before] = i | place % PLACES << PICK_BITS;
+        order[before] = (struct member){ i, e, place, members - place };
     else
-        order[picks - 1 - missing] = -1;
+        order[picks - 1 - missing].pick = -1;
 }
 
-void expert_sort(struct queue *q, const struct moe_args *a, int picks, int32_t *order)
+void expert_sort(struct queue *q, const struct moe_args *a, int picks, struct member *order)
 {
     sort_picks<<<blocks_for((size_t)picks, THREADS), THREADS, 0, cuda_stream(q)>>>(
         *a, picks, order, cuda_queue(q)->alarm);
@@ -155,21 +157,18 @@ template <int RB> __global__ static void hidden_tiles(struct experts x)
         for (int i = 0; i < RB; i++)
             in[i] = a.x + (size_t)(i < n ? row + i : row) * (size_t)w1.cols;
     } else {
-        int first = x.order[y], e;
+        struct member m = x.order[y];
 
-        if (first < 0 || (first >> PICK_BITS) % RB != 0)
+        if (m.pick < 0 || m.place % RB != 0)
             return;
-        e = a.id[first & PICK_MASK];
-        w1 = a.w1[e];
-        w3 = a.w3[e];
+        n = m.left < RB ? m.left : RB;
+        w1 = a.w1[m.expert];
+        w3 = a.w3[m.expert];
 #pragma unroll
         for (int i = 0; i < RB; i++) {
-            int next = y + i < x.picks ? x.order[y + i] : -1;
-            bool ours = next >= 0 && a.id[next & PICK_MASK] == e;
+            int pick = i < n ? x.order[y + i].pick : m.pick; // an expert's members lie side by side
 
-            n += ours; // those of an expert lie side by side
-            in[i] =
-                a.x + (size_t)((ours ? next : first) & PICK_MASK) / (size_t)a.k * (size_t)w1.cols;
+            in[i] = a.x + (size_t)(pick / a.k) * (size_t)w1.cols;
         }
     }
     if (tile * MAT_TILE >= w1.rows)
@@ -180,7 +179,7 @@ template <int RB> __global__ static void hidden_tiles(struct experts x)
     c = tile * MAT_TILE + (int)threadIdx.x % MAT_TILE;
     if (r >= n || c >= w1.rows)
         return;
-    r = shared ? (y - x.picks) * RB + r : x.order[y + r] & PICK_MASK;
+    r = shared ? (y - x.picks) * RB + r : x.order[y + r].pick;
     weight = shared ? 1 : a.weight[r];
     r += shared ? x.picks : 0;
     x.hidden[(size_t)r * (size_t)a.inter + (size_t)c] =
@@ -238,11 +237,13 @@ static void hidden_launch(cudaStream_t s, const struct experts *x)
 extern "C" void cuda_moe(struct queue *q, const struct moe_args *a)
 {
     struct experts x = { *a, a->rows * a->k, a->scratch, NULL };
+    size_t room = cuda_queue(q)->scratch_bytes;
 
     if (queue_skips(q, a->rows))
         return;
+    x.order = (struct member *)cuda_queue(q)->scratch;
     if (a->experts < 1 || a->experts > EXPERTS_MAX || a->k < 1 || a->k > CHOICES_MAX ||
-        x.picks > PICK_MASK) {
+        (size_t)x.picks * sizeof(struct member) > room) {
         queue_fail(q, -EINVAL, "moe: %d of %d experts in %d rows, want at most %d of %d", a->k,
                    a->experts, a->rows, CHOICES_MAX, EXPERTS_MAX);
         return;
@@ -251,7 +252,6 @@ extern "C" void cuda_moe(struct queue *q, const struct moe_args *a)
         strip_moe(q, a);
         return;
     }
-    x.order = (int32_t *)(a->scratch + (size_t)a->rows * (size_t)(a->k + 1) * (size_t)a->inter);
     if (a->inter > 0) {
         expert_sort(q, a, x.picks, x.order);
         hidden_launch(cuda_stream(q), &x);

@@ -17,13 +17,14 @@
 #define TANDEM_KERNELS_CUDA_STRIP_CUH
 
 #include "kernels/cuda/experts.cuh"
+#include "kernels/cuda/outputs.cuh"
 
 #define STRIP_WARPS 8
 #define STRIP_THREADS (STRIP_WARPS * CUDA_WARP)
 #define STRIP_UNIT 64    // inputs
 #define STRIP_TOKENS 8   // rows of an instruction
 #define STRIP_PLANES 3   // of inputs that are not rotated
-#define STRIP_BLOCKS 264 // that a dense product is cut into, where its inputs allow it
+#define STRIP_BLOCKS 264 // that a dense product is cut into at most, where it has fewer strips
 
 // Rows of inputs, [planes][rows][ld], and [rows][ld / STRIP_UNIT] counts of planes.
 struct strip_x {
@@ -46,9 +47,10 @@ struct strip_launch {
     int rows;
     int groups, parts, local,
         cut; // dense: outputs of a group are `local`, `cut` share their inputs
+    float *y;
+    enum round round;
     // experts: order NULL where dense
-    const int32_t *order; // as expert_sort leaves it
-    const int32_t *id;
+    const struct member *order;      // as expert_sort leaves it
     const struct mat *we[2], *ws[2]; // matrices of routed experts and of the shared one
     int matrices, picks;             // each matrix has inputs of its own
 };
@@ -82,9 +84,10 @@ __host__ __device__ static inline int strip_outputs(const struct mat &w)
 __host__ __device__ static inline int strip_splits(int strips, int cols)
 {
     int most = (strip_units(cols) + STRIP_WARPS - 1) / STRIP_WARPS;
-    int want = (STRIP_BLOCKS + strips - 1) / (strips ? strips : 1);
+    int want = STRIP_BLOCKS / (strips ? strips : 1);
 
-    return want < most ? want : most > 1 ? most : 1;
+    want = want < most ? want : most;
+    return want > 1 ? want : 1;
 }
 
 // Experts have many strips: those of all who were chosen.
@@ -177,18 +180,12 @@ __device__ static inline bool job_expert(const struct strip_launch &p, uint32_t 
     int y = (int)blockIdx.z, m = (int)blockIdx.y % p.matrices;
 
     if (y < p.picks) {
-        int first = p.order[y], e;
+        struct member head = p.order[y];
 
-        if (first < 0 || (first >> PICK_BITS) % rows != 0)
+        if (head.pick < 0 || head.place % rows != 0)
             return false;
-        e = p.id[first & PICK_MASK];
-        j->w = p.we[m][e];
-        for (j->n = 1; j->n < rows && y + j->n < p.picks; j->n++) {
-            int next = p.order[y + j->n];
-
-            if (next < 0 || p.id[next & PICK_MASK] != e)
-                break;
-        }
+        j->w = p.we[m][head.expert];
+        j->n = head.left < rows ? head.left : rows;
         j->z0 = y;
     } else {
         int row = (y - p.picks) * rows;
@@ -204,6 +201,26 @@ __device__ static inline bool job_expert(const struct strip_launch &p, uint32_t 
     j->column = j->strip * strip_outputs(j->w);
     j->z = (size_t)m * p.zmat;
     return mat_kind(&j->w) == kind && j->split < j->splits && j->column < j->w.rows;
+}
+
+// ---- outputs --------------------------------------------------------------------------------
+
+// A warp the outputs of a row in a part, from the sums of its splits.
+__device__ static inline void give_part(const struct strip_launch &p, int row, int part)
+{
+    int wide = strip_outputs(p.w), lane = (int)threadIdx.x % CUDA_WARP;
+    int begin = part / p.parts * p.local, n0 = (begin / wide + part % p.parts) * wide;
+    float v[4];
+
+    take_outputs(p.z + (size_t)row * (size_t)p.ldz + (size_t)(part * wide),
+                 (size_t)p.zrows * (size_t)p.ldz, p.wide ? 1 : p.splits, p.w, n0, wide, v);
+#pragma unroll
+    for (int k = 0; k < 4; k++) {
+        int n = n0 + 4 * lane + k;
+
+        if (4 * lane < wide && n >= begin && n < begin + p.local)
+            p.y[(size_t)row * (size_t)p.w.rows + (size_t)n] = rounded(v[k], p.round);
+    }
 }
 
 // ---- the product ----------------------------------------------------------------------------

@@ -33,26 +33,13 @@ __global__ static void take_rows(const __grid_constant__ struct rows_in p)
                variant * p.rows + row, k0, v);
 }
 
-// A warp 128 sums of a row: whole strips, one or two. Bound by bytes.
-__global__ static void give_rows(const __grid_constant__ struct strip_launch p, float *y,
-                                 enum round round)
+// A warp the outputs of a row in a part. Bound by bytes.
+__global__ static void give_rows(const __grid_constant__ struct strip_launch p)
 {
-    int wide = strip_outputs(p.w), lane = (int)threadIdx.x % CUDA_WARP, blocks = p.ldz / EXL3_BLOCK;
-    int i = (int)blockIdx.x * WARPS + (int)threadIdx.x / CUDA_WARP;
-    int row = i / blocks, column = i % blocks * EXL3_BLOCK, part, begin, n;
-    float v[4];
+    int parts = p.groups * p.parts, i = (int)blockIdx.x * WARPS + (int)threadIdx.x / CUDA_WARP;
 
-    if (row >= p.rows)
-        return;
-    part = (column + 4 * lane) / wide; // of all groups
-    begin = part / p.parts * p.local;
-    n = (begin / wide + part % p.parts) * wide + (column + 4 * lane) % wide;
-    take_outputs(p.z + (size_t)row * (size_t)p.ldz + (size_t)column,
-                 (size_t)p.zrows * (size_t)p.ldz, p.wide ? 1 : p.splits, p.w, n - 4 * lane, v);
-#pragma unroll
-    for (int k = 0; k < 4; k++)
-        if (n + k >= begin && n + k < begin + p.local && part < p.groups * p.parts)
-            y[(size_t)row * (size_t)p.w.rows + (size_t)(n + k)] = rounded(v[k], round);
+    if (i / parts < p.rows)
+        give_part(p, i / parts, i % parts);
 }
 
 void strip_launch_kind(cudaStream_t s, uint32_t kind, const struct strip_launch *p, dim3 grid)
@@ -105,11 +92,12 @@ static bool cut_of(struct queue *q, const struct matmul_args *a, int groups, int
 
 void strip_matmul(struct queue *q, const struct matmul_args *a)
 {
-    struct strip_launch p = { .w = *a->w, .matrices = 1 };
+    struct strip_launch p = { .w = *a->w, .round = a->round, .matrices = 1 };
     struct rows_in in = { .w = *a->w, .in = a->in };
     int wide = strip_outputs(p.w), variants, most;
     bool exl3 = p.w.dtype == DTYPE_EXL3;
-    size_t row;
+    size_t row, room = cuda_queue(q)->scratch_bytes;
+    char *at = (char *)cuda_queue(q)->scratch;
 
     if (p.w.q.layout != LAYOUT_DEVICE) {
         queue_fail(q, -EINVAL, "matmul: weights packed for another backend");
@@ -133,18 +121,17 @@ void strip_matmul(struct queue *q, const struct matmul_args *a)
     variants = p.w.rows / p.cut;
     row = (size_t)variants * strip_x_bytes(&p.x, exl3) +
           (size_t)(p.wide ? 1 : p.splits) * (size_t)p.ldz * sizeof(float);
-    most = (int)((cuda_queue(q)->scratch_bytes - 2 * MAT_ALIGN) / row);
+    most = (int)((room - 2 * MAT_ALIGN) / row);
     if (most < 1) {
-        queue_fail(q, -EINVAL, "matmul: a row of %d x %d needs %zu bytes of scratch, there are %zu",
-                   p.w.rows, p.w.cols, row, cuda_queue(q)->scratch_bytes);
+        queue_fail(q, -EINVAL, "matmul: %d x %d is too large: a row needs %zu bytes of %zu",
+                   p.w.rows, p.w.cols, row, room);
         return;
     }
     for (int first = 0; first < a->rows; first += p.rows) {
-        char *at = (char *)cuda_queue(q)->scratch;
-
         p.rows = a->rows - first < most ? a->rows - first : most;
         p.zrows = p.rows;
         p.z = (float *)strip_x_place(&p.x, exl3, variants * p.rows, at);
+        p.y = a->y + (size_t)first * (size_t)p.w.rows;
         in.x = p.x;
         in.from = a->x + (size_t)first * (size_t)p.groups * (size_t)p.w.cols;
         in.rows = p.rows;
@@ -157,8 +144,8 @@ void strip_matmul(struct queue *q, const struct matmul_args *a)
                         THREADS, 0, cuda_stream(q)>>>(in);
         strip_launch_kind(cuda_stream(q), mat_kind(&p.w), &p,
                           dim3((unsigned)(p.groups * p.parts), (unsigned)p.splits));
-        give_rows<<<blocks_for((size_t)p.rows * (size_t)(p.ldz / EXL3_BLOCK), WARPS), THREADS, 0,
-                    cuda_stream(q)>>>(p, a->y + (size_t)first * (size_t)p.w.rows, a->round);
+        give_rows<<<blocks_for((size_t)p.rows * (size_t)(p.groups * p.parts), WARPS), THREADS, 0,
+                    cuda_stream(q)>>>(p);
     }
     queue_note(q, "matmul");
 }

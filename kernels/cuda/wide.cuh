@@ -12,12 +12,12 @@
 
 // Which tiles and rows a warp has, and its sums: of a part, of a split, of all.
 template <class C> struct wide_share {
-    static constexpr int ACROSS = C::TILES / WIDE_TILES;              // warps along the outputs
-    static constexpr int DOWN = STRIP_WARPS / ACROSS;                 // and along the rows
-    static constexpr int NT = WIDE_ROWS / STRIP_TOKENS / DOWN;        // instructions' worth of rows
-    static constexpr int EACH = 4 / C::STEPS;                         // pieces of a unit
-    static constexpr int PIECES = WIDE_UNITS * EACH;                  // in shared memory
-    static constexpr int SPAN = C::TILES / (STRIP_WARPS / PIECES);    // tiles that a warp decodes
+    static constexpr int ACROSS = C::TILES / WIDE_TILES;           // warps along the outputs
+    static constexpr int DOWN = STRIP_WARPS / ACROSS;              // and along the rows
+    static constexpr int NT = WIDE_ROWS / STRIP_TOKENS / DOWN;     // instructions' worth of rows
+    static constexpr int EACH = 4 / C::STEPS;                      // pieces of a unit
+    static constexpr int PIECES = WIDE_UNITS * EACH;               // in shared memory
+    static constexpr int SPAN = C::TILES / (STRIP_WARPS / PIECES); // tiles that a warp decodes
     typedef float sums[WIDE_TILES][NT][4];
 };
 
@@ -111,8 +111,9 @@ __global__ static void __launch_bounds__(STRIP_THREADS)
 
                     most = c > most ? c : most;
                 }
-                planes =
-                    __any_sync(FULL_MASK, most > 2) ? 3 : __any_sync(FULL_MASK, most > 1) ? 2 : 1;
+                planes = __any_sync(FULL_MASK, most > 2)   ? 3
+                         : __any_sync(FULL_MASK, most > 1) ? 2
+                                                           : 1;
             }
             for (int plane = 0; plane < planes; plane++)
 #pragma unroll
@@ -183,7 +184,7 @@ template <class C> static void strip_go(cudaStream_t s, const struct strip_launc
         grid.y = (unsigned)p->matrices;
         grid.z = strip_lots(p, WIDE_ROWS);
         strip_wide<C><<<grid, STRIP_THREADS, 0, s>>>(*p);
-    } else if (p->rows <= STRIP_TOKENS) {
+    } else if (p->rows <= (p->order ? WIDE_ROWS : STRIP_TOKENS)) { // an expert has few of the rows
         grid.z = strip_lots(p, STRIP_TOKENS);
         strip_rows<C, 1><<<grid, STRIP_THREADS, 0, s>>>(*p);
     } else {

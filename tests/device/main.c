@@ -10,15 +10,15 @@ int main(int argc, char **argv)
         const char *name;
         int (*run)(int argc, char **argv);
     } parts[] = {
-        { "ops", ops_main },     { "queue", queue_main }, { "exchange", exchange_main },
-        { "graph", graph_main }, { "laws", laws_main },   { "rounds", rounds_main },
-        { "bench", bench_main },
+        { "ops", ops_main },     { "queue", queue_main },       { "exchange", exchange_main },
+        { "graph", graph_main }, { "laws", laws_main },         { "rounds", rounds_main },
+        { "bench", bench_main }, { "products", products_main },
     };
 
     for (size_t i = 0; argc > 1 && i < sizeof(parts) / sizeof(parts[0]); i++)
         if (strcmp(argv[1], parts[i].name) == 0)
             return parts[i].run(argc - 1, argv + 1);
     fprintf(stderr, "usage: device PART [argument]..., PART is ops, queue, exchange, graph, laws, "
-                    "rounds or bench\n");
+                    "rounds, bench or products\n");
     return 64;
 }

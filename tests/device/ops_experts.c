@@ -169,6 +169,8 @@ static void moe(struct lab *l)
         { 6, 3, 384, 256, 384, MUL1_2, MUL1_4, ROUND_NONE, 16, 3, 128 },
         { 12, 6, 2048, 128, 128, MUL1_15, MCG_3, ROUND_NONE, 40, 2, 128 },
         { 3, 2, 256, 128, 0, MUL1_1, MUL1_1, ROUND_NONE, 16, 16, 128 },
+        { 6, 3, 256, 256, 128, MUL1_3, MUL1_5, ROUND_NONE, 530, 4, 128 },
+        { 6, 3, 160, 96, 64, MXFP4, FP8_32, ROUND_NONE, 530, 1, 32 },
         { 6, 3, 256, 128, 128, MXFP4, FP8_32, ROUND_BF16, 16, 2, 32, CODEC_QW },
         { 6, 3, 192, 96, 64, MXFP4, FP8_32, ROUND_NONE, 16, 1, 32 },
         { 9, 4, 288, 160, 0, NVFP4, NVFP4, ROUND_NONE, 16, 4, 32 },
@@ -180,6 +182,7 @@ static void moe(struct lab *l)
     for (int i = 0; i < COUNT(shapes); i++) {
         const struct expert_shape *s = &shapes[i];
         int inter = s->inter > s->shared ? s->inter : s->shared;
+        bool fp8 = s->type_shared == FP8_32 || s->type == FP8_128; /* weights as large as 448 */
         struct trial t;
         int32_t *id;
 
@@ -187,7 +190,7 @@ static void moe(struct lab *l)
                     "%d of %d experts, %d x %d shared %d types %d and %d round %d", s->k,
                     s->experts, s->dim, s->inter, s->shared, s->type, s->type_shared, s->round);
         fill_mats(&t, s);
-        trial_in(&t, (size_t)(s->rows * s->dim), s->type == FP8_128 ? 1e-3f : 0.2f);
+        trial_in(&t, (size_t)(s->rows * s->dim), fp8 ? 1e-3f : 0.2f);
         id = trial_buf(&t, BUF_IN, BUF_BYTES, sizeof(*id) * (size_t)(s->rows * s->k), 0, 0);
         fill_choices(l, s, id);
         trial_in(&t, (size_t)(s->rows * s->k), 1);

@@ -10,5 +10,6 @@ int graph_main(int argc, char **argv);
 int rounds_main(int argc, char **argv);
 int laws_main(int argc, char **argv);
 int bench_main(int argc, char **argv);
+int products_main(int argc, char **argv);
 
 #endif

@@ -79,6 +79,7 @@ else
 fi
 part 240 laws "$program" laws -n index_selections
 part 90 bench "$program" bench "$out/bench.json"
+TAIL=80 part 60 products "$program" products "$out/products.json"
 if command -v compute-sanitizer >/dev/null 2>&1; then
     TAIL=3
     part 100 memcheck compute-sanitizer --tool memcheck --error-exitcode 9 "$program" ops -q

@@ -6,6 +6,7 @@
 #include "src/model/convert.h"
 #include "src/model/families.h"
 #include "src/model/resident.h"
+#include "src/model/scheme.h"
 #include "src/model/source.h"
 #include "src/model/tokenizer.h"
 #include "tests/transport/wires.h"
@@ -33,6 +34,18 @@ struct world {
     void *arg;
 };
 
+static const char *default_backend = "ref";
+
+void rig_backend(const char *name)
+{
+    default_backend = name;
+}
+
+static const char *backend_name(const struct rig_settings *s)
+{
+    return s->backend ? s->backend : default_backend;
+}
+
 static void read_config(struct rig *g, char *folder, size_t cap)
 {
     char path[PATH_CAP];
@@ -51,6 +64,8 @@ static void open_pack(struct rig *g, const char *folder, const struct walk_part 
                               .n_parts = n_parts,
                               .rank = g->rank,
                               .ranks = g->m->ranks };
+    const struct backend_ops *backend;
+    struct scheme scheme;
     struct source *src;
     struct tokenizer *t = NULL;
     size_t bytes;
@@ -65,10 +80,19 @@ static void open_pack(struct rig *g, const char *folder, const struct walk_part 
     }
     if (g->m->ops->derive(g->m, t, &spec.blobs[0]) < 0)
         abort();
-    MUST(source_hf_open(folder, &src));
+    MUST(backend_find(backend_name(g->set), &backend));
+    spec.layouts = backend->caps & BACKEND_HOST_MEMORY ? PACK_CPU : PACK_DEVICE;
+    if (g->set->made_up) {
+        MUST(scheme_parse(g->set->made_up, &scheme));
+        MUST(source_synth_open_scheme(1, &scheme, &src));
+        spec.hollow = spec.layouts == PACK_DEVICE;
+    } else {
+        MUST(source_hf_open(folder, &src));
+    }
     MUST(path_join(path, sizeof(path), temp, "rank.pack"));
     MUST(pack_write(path, &spec, src));
     MUST(pack_open(path, &g->pack));
+    pack_prefer(g->pack, spec.layouts == PACK_DEVICE ? LAYOUT_DEVICE : LAYOUT_CPU);
     unlink(path);
     MUST(path_join(path, sizeof(path), temp, "rank.pack.lock"));
     unlink(path);
@@ -122,18 +146,6 @@ const char *rig_quantised(void)
     m->ops->close(m);
     json_close(config);
     return quantised;
-}
-
-static const char *default_backend = "ref";
-
-void rig_backend(const char *name)
-{
-    default_backend = name;
-}
-
-static const char *backend_name(const struct rig_settings *s)
-{
-    return s->backend ? s->backend : default_backend;
 }
 
 static void open_model(struct rig *g)

@@ -18,6 +18,7 @@ struct resident;
 
 struct rig_settings {
     const char *model;   /* checkpoint folder; NULL is the pocket model */
+    const char *made_up; /* a format of scheme.h: weights are made up in it; NULL: they are the folder's */
     const char *backend; /* NULL is ref, or what rig_backend said */
     int ranks;
     bool fp32, released;          /* numerics */
