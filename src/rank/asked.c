@@ -129,16 +129,25 @@ static int read_prompt(struct asked *q, const struct asking *a, const struct jso
     return 0;
 }
 
+/* A number, or the digits of one: JSON's integers end at 2^63 - 1. */
 static int read_seed(struct asked *q, const struct json *o)
 {
+    const struct json *v = json_get(o, "seed");
+    const char *digits;
     int64_t seed;
     int r;
 
     if (!json_has(o, "seed"))
         return 0;
-    r = json_i64(o, "seed", 0, INT64_MAX, &seed);
-    q->q.sampler.seed = (uint64_t)seed;
     q->seeded = true;
+    if (!json_is(v, JSON_IS_STRING)) {
+        r = json_as_i64(v, 0, INT64_MAX, &seed);
+        q->q.sampler.seed = (uint64_t)seed;
+        return r;
+    }
+    r = json_as_str(v, &digits);
+    if (r == 0 && seed_parse(digits, &q->q.sampler.seed) < 0)
+        r = fail(-EINVAL, "seed: want a whole number in 0 .. 2^64 - 1, got \"%s\"", digits);
     return r;
 }
 

@@ -174,7 +174,7 @@ static void answer_late(void *arg, const char *why)
 {
     struct generate *g = (struct generate *)arg;
 
-    for (int i = 0; i < g->n && !g->front; i++) {
+    for (int i = 0; i < g->n && as_json(g); i++) {
         const struct wanted *w = &g->wanted[i];
         struct reply r = { .finish = FINISH_ERROR, .prompt_tokens = w->q.n };
 
@@ -282,9 +282,7 @@ static int generate(struct job *j, struct lead *l)
         code = exit_code_of(STEP_DEVICE, front_open(STDOUT_FILENO, &g->front));
     if (code != 0)
         return code;
-    watch_answers(k->watch, answer_late, g);
     err = run_all(g, l, &written);
-    watch_answers(k->watch, NULL, NULL);
     code = job_code(l, err);
     if (code != 0 || written == 0)
         answer_rest(g, code ? rank_cause(k) : NULL);
@@ -297,7 +295,8 @@ static int generate(struct job *j, struct lead *l)
 
 int cmd_generate(struct options *o)
 {
-    struct generate g = { .job = { .prepare = prepare, .lead = generate }, .o = o };
+    struct generate g = { .job = { .prepare = prepare, .lead = generate, .answer = answer_late },
+                          .o = o };
     int code = job_run(&g.job, &o->cfg);
 
     for (int i = 0; i < g.n; i++)

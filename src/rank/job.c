@@ -61,9 +61,13 @@ static int lead_all(struct job *j, struct rounds *r)
 
     if (code != 0)
         return code;
+    watch_answers(r->k->watch, j->answer, j);
     code = calibrate(l);
     if (code == 0)
         code = j->lead(j, l);
+    else if (j->answer)
+        j->answer(j, rank_cause(r->k));
+    watch_answers(r->k->watch, NULL, NULL);
     err = r->k->group && group_failed(r->k->group) ? 0 : order_stop(r);
     if (code == 0)
         code = job_code(l, err);

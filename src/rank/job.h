@@ -14,6 +14,9 @@ struct job {
     int (*prepare)(struct job *j, struct rank *k);
     /* lead - rank 0, when all ranks are ready.   result   an exit code */
     int (*lead)(struct job *j, struct lead *l);
+    /* answer - or NULL: the ranks have failed, or are being ended while their rounds' thread computes, and
+     * whoever asked is to hear it. Any thread; once or twice, and lead may be running */
+    void (*answer)(void *job, const char *why);
     struct drain *drain; /* NULL: job_run opens one. Jobs behind each other share one */
 };
 

@@ -184,17 +184,22 @@ static int parse_int(const char *option, const char *value, int lo, int hi, int 
     return 0;
 }
 
-static int parse_seed(const char *value, uint64_t *out)
+int seed_parse(const char *text, uint64_t *out)
 {
     char *end;
     unsigned long long v;
 
     errno = 0;
-    v = strtoull(value, &end, 0);
-    if (!isdigit((unsigned char)value[0]) || *end || errno)
-        return wrong("seed", value, "a whole number in 0 .. 2^64 - 1");
+    v = strtoull(text, &end, 0);
+    if (!isdigit((unsigned char)text[0]) || *end || errno)
+        return -EINVAL;
     *out = v;
     return 0;
+}
+
+static int parse_seed(const char *value, uint64_t *out)
+{
+    return seed_parse(value, out) < 0 ? wrong("seed", value, "a whole number in 0 .. 2^64 - 1") : 0;
 }
 
 static int parse_real(const char *option, const char *value, double *out)

@@ -84,6 +84,9 @@ struct options {
 int options_parse(const struct command_spec *s, int argc, char **argv, struct options *o);
 void options_free(struct options *o);
 
+/* seed_parse - 0 .. 2^64 - 1, decimal or 0x.   errors   -EINVAL, unlogged */
+int seed_parse(const char *text, uint64_t *out);
+
 /* options_help - what a command takes, on stdout. */
 void options_help(const struct command_spec *s);
 

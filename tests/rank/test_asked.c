@@ -108,6 +108,15 @@ Test(asked, what_a_job_leaves_out_is_as_on_the_command_line)
     asked_drop(&q);
 }
 
+Test(asked, a_seed_that_no_integer_of_json_holds_comes_as_text)
+{
+    struct asked q;
+
+    cr_assert(eq(int, read_job("{\"prompt\":\"a\",\"seed\":\"18446744073709551615\"}", &q), 0));
+    cr_expect(q.q.sampler.seed == UINT64_MAX && q.seeded);
+    asked_drop(&q);
+}
+
 Test(asked, a_sampled_job_without_a_seed_gets_one_of_its_own)
 {
     struct asked a, b;
@@ -145,6 +154,9 @@ static const struct bad_job bad[] = {
     { "{\"prompt\":\"a\",\"top_p\":2}", "top_p" },
     { "{\"prompt\":\"a\",\"top_k\":-1}", "top_k" },
     { "{\"prompt\":\"a\",\"seed\":-1}", "seed" },
+    { "{\"prompt\":\"a\",\"seed\":\"18446744073709551616\"}", "seed" },
+    { "{\"prompt\":\"a\",\"seed\":\"-1\"}", "seed" },
+    { "{\"prompt\":\"a\",\"seed\":\"\"}", "seed" },
     { "{\"prompt\":\"a\",\"n\":0}", "n" },
     { "{\"prompt\":\"a\",\"n\":65}", "n" },
     { "{\"prompt\":\"a\",\"stop\":\"\"}", "stop" },
