@@ -60,6 +60,26 @@ survivor 'tcp, stopped rank 1' 0
 kill -CONT "${pid[1]}"
 survivor 'tcp, rank 1 goes on alone' 1
 
+# A rank dies while costs are measured, and while several requests decode: each of them hears why. (The context makes
+# the first case measure: these ranks never get so far that they keep what they measured.)
+for i in 1 2 3 4 5 6; do
+    printf '{"id":"%s","prompt":"Once upon a time","max_tokens":3000,"ignore_eos":true}\n' $i
+done >"$WORK/jobs"
+for case in "prefill 777" "window:40 4096"; do
+    read -r place context <<<"$case"
+    port=$(free_port)
+    ask=(generate "${BASE[@]}" --jobs "$WORK/jobs" --set ranks=2 --set link=tcp --set "secret=$WORK/secret" --set "port=$port"
+        --set "context=$context")
+    "$BUILD/tests/rank/tandem_held" "hold@$place" "${ask[@]}" --set rank=1 >/dev/null 2>"$WORK/err1" &
+    pid[1]=$!
+    "$TANDEM" "${ask[@]}" --set rank=0 >"$WORK/text0" 2>"$WORK/err0" &
+    pid[0]=$!
+    until_true 300 grep -q 'held at' "$WORK/err1" || note_failure "rank 1 is not held at $place"
+    kill -KILL "${pid[1]}"
+    survivor "requests, rank 1 dies at $place" 0
+    same "rank 1 dies at $place: every request is answered" 6 "$(grep -c '"finish":"error","error":".*rank 1' "$WORK/text0")"
+done
+
 # ---- signals ------------------------------------------------------------------------------------------
 
 # drains NAME SIGNALLED... - the ranks end with 0 and the text stays whole
