@@ -35,7 +35,8 @@ catches seed G12 'position [0-9]*: serial'
 catches shares G12 'one rank.s sampler takes'
 catches rows:10 G13 'position [0-9]*: serial'
 catches rollback G1 'serial'
-catches leak soak 'the heap has grown'
+# AddressSanitizer has a heap of its own, of which the soak sees nothing, and finds the leak itself.
+grep -q __asan_init "$FAULTY" || catches leak soak 'the heap has grown'
 catches company soak 'position [0-9]*: serial'
 
 # Graphs are for devices: here the gate says that it did not run.
