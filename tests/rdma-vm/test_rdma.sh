@@ -4,16 +4,26 @@
 #
 # test_rdma.sh PROGRAM CHECKOUT SCRATCH BUILD         one case of each kind; what check.sh runs
 # test_rdma.sh faults [REPETITIONS]                   every fault at every phase, 5 times each: takes long
+# test_rdma.sh soak [TOKENS]                          two machines, one long reply (4300 tokens, about 2000 rounds)
 #
 # Skipped, with the reason, where the machines cannot be started.
 
 set -u
 repetitions=
-if [ "${1-}" = faults ]; then
+TOKENS=16
+soak=
+case ${1-} in
+faults | soak)
     root=$(dirname "$(dirname "$(dirname "$(realpath "$0")")")")
-    repetitions=${2-5}
+    if [ "$1" = faults ]; then
+        repetitions=${2-5}
+    else
+        soak=1
+        TOKENS=${2-4300}
+    fi
     set -- "$root/build/src/rank/tandem" "$root" "$root/build/tests/rdma-vm" "$root/build"
-fi
+    ;;
+esac
 here=$(dirname "$(realpath "$0")")
 # shellcheck source=tests/rank/lib.sh
 . "$here/../rank/lib.sh"
@@ -35,11 +45,10 @@ for tool in qemu-system-x86_64 busybox cpio depmod tc ibv_devinfo ib_write_lat r
 done
 "$here/rdma-vm.sh" image >"$WORK/image" 2>&1 || skip "no kernel for the virtual machines: $(tail -1 "$WORK/image")"
 
-TOKENS=16
 ask()
 {
     "$TANDEM" generate "${BASE[@]}" --set ranks=2 --set threads=1 --set depth=2 --json --prompt 'Once upon a time' \
-        --temperature 0 --max-tokens "$TOKENS" "$@"
+        --temperature 0 --set ignore_eos=on --max-tokens "$TOKENS" "$@"
 }
 
 "$TANDEM" pack "$MODEL" "$WORK/packs" --ranks 2 2>"$WORK/err" || note_failure "no packs: $(cat "$WORK/err")"
@@ -75,10 +84,14 @@ machines()
     return 0
 }
 
+if [ -n "$soak" ]; then
+    machines 14400 -p -- decode
+    finish
+fi
 if [ -z "$repetitions" ]; then
-    machines 400 -1 -- contract
-    machines 300 -- pair decode bench 'kill window 1' 'stop verify 0'
-    machines 400 -p -x 1 -- pair decode 'loss 2' 'kill window 0' 'down eth0 1' 'down eth1 0' 'die 1'
+    machines 900 -1 -- contract
+    machines 600 -- pair decode bench 'kill window 1' 'stop verify 0'
+    machines 900 -p -x 1 -- pair decode 'loss 2' 'kill window 0' 'down eth0 1' 'down eth1 0' 'die 1'
     finish
 fi
 
