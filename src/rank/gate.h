@@ -107,7 +107,7 @@ struct gate_sum {
     int64_t tokens, rounds, ns;
     bool failed;
     char why[640];
-    char note[320]; /* what was met on the way */
+    char note[400]; /* what was met on the way */
     char skipped[96];
 };
 
@@ -133,6 +133,7 @@ struct gate {
     struct gate_mode mode[GATE_MODES];
     struct gate_sum sum[GATES];
     bool left;
+    int64_t agreed; /* rounds that several ranks have compared, in all gates */
 
     /* of the world */
     int world;

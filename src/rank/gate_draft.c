@@ -107,14 +107,14 @@ int gate_policy(struct gate *g)
 {
     struct gate_ask ask[GATE_CASES_MAX];
     int n = gate_cases(g, ask), most = lead_round(g->l)->k->bounds.window_max - 1, r = 0;
-    int step = g->full ? 4 : n;
+    int step = g->full ? 12 : n;
 
     gate_count_begin(g);
     for (int depth = 0; depth <= most; depth++)
         for (int i = 0; i < n && r == 0 && !gate_failed(g) && try_depth(g, depth); i += step)
             r = gate_try(g, &ask[(i + depth) % n], depth);
     g->depth = GATE_DEPTH_RANDOM;
-    for (int i = 0; i < n && r == 0 && !gate_failed(g); i += g->full ? 4 : 3)
+    for (int i = 0; i < n && r == 0 && !gate_failed(g); i += g->full ? 12 : 3)
         r = gate_try(g, &ask[i], -1);
     if (r == 0)
         want_drafts(g);

@@ -13,8 +13,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#define ROUNDS_FULL 50000 /* in each of two worlds */
-#define ROUNDS_QUICK 260
+#define ROUNDS_FULL 40000 /* 100,000 over two worlds of one rank and one of several, */
+#define ROUNDS_QUICK 160
+#define SEVERAL 2 /* which has half as many: its rounds cost most */
 #define KINDS_FULL 240
 #define KINDS_QUICK 12
 #define LOOKS 20     /* at memory */
@@ -161,6 +162,7 @@ static void judge_memory(struct gate *g, const struct memory *warm, const struct
 int gate_soak(struct gate *g)
 {
     int kinds = g->full ? KINDS_FULL : KINDS_QUICK, rounds = g->full ? ROUNDS_FULL : ROUNDS_QUICK;
+    int share = lead_round(g->l)->k->cfg.ranks > 1 ? SEVERAL : 1;
     struct soak s = { .g = g, .kinds = kinds, .kind = calloc((size_t)kinds, sizeof(*s.kind)) };
     struct gate_sum *sum = &g->sum[g->now];
     struct memory warm = { 0 }, end = { 0 };
@@ -169,7 +171,7 @@ int gate_soak(struct gate *g)
 
     g->depth = GATE_DEPTH_RANDOM;
     for (int look = 0; look < LOOKS && r == 0 && !gate_failed(g); look++) {
-        r = spell_of_rounds(&s, (uint32_t)(rounds / LOOKS));
+        r = spell_of_rounds(&s, (uint32_t)(rounds / share / LOOKS));
         end = memory_now();
         if (look == WARM_LOOKS)
             warm = end;
