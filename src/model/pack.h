@@ -57,6 +57,10 @@ struct pack_spec {
  *          is left behind but path itself, complete */
 int pack_write(const char *path, const struct pack_spec *spec, struct source *src);
 
+/* pack_is_of - 1 if an open pack is of this spec: source, rank, split, layouts and walk; 0 if not.
+ * errors   those of pack_write about the walk */
+int pack_is_of(const struct pack *p, const struct pack_spec *spec);
+
 /* pack_cached - the pack of a checkpoint in `cache`: <source digest>-<ranks>/rank<r>.pack, written
  * at first use and again when the walk has changed; -device and -whole behind the ranks keep packs
  * of another layout and another cut apart, -hollow those without the codes that a device can make.

@@ -56,6 +56,24 @@ static bool same_digest(const uint8_t *a, const uint8_t *b)
     return memcmp(a, b, SHA256_BYTES) == 0;
 }
 
+static bool rows_lie_as(const struct pack *p, const struct pack_spec *spec)
+{
+    for (int i = 0; i < p->n_tables; i++)
+        if ((p->toc.weight[p->table[i]].links > 0) != spec->link_rows)
+            return false;
+    return true;
+}
+
+static bool is_of(const struct pack *p, const struct pack_spec *spec,
+                  const uint8_t walk_digest[SHA256_BYTES])
+{
+    return strcmp(p->toc.family, spec->family) == 0 && p->toc.rank == spec->rank &&
+           p->toc.ranks == spec->ranks && same_digest(p->toc.source_digest, spec->source_digest) &&
+           p->toc.layouts == (spec->layouts ? spec->layouts : PACK_CPU) &&
+           p->toc.whole_experts == spec->whole_experts && rows_lie_as(p, spec) &&
+           same_digest(p->toc.walk_digest, walk_digest);
+}
+
 int pack_is_current(const char *path, const struct pack_spec *spec,
                     const uint8_t walk_digest[SHA256_BYTES])
 {
@@ -73,13 +91,21 @@ int pack_is_current(const char *path, const struct pack_spec *spec,
     close(fd);
     if (!yes || pack_open(path, &p) < 0)
         return 0;
-    yes = strcmp(p->toc.family, spec->family) == 0 && p->toc.rank == spec->rank &&
-          p->toc.ranks == spec->ranks && same_digest(p->toc.source_digest, spec->source_digest) &&
-          p->toc.layouts == (spec->layouts ? spec->layouts : PACK_CPU) &&
-          p->toc.whole_experts == spec->whole_experts &&
-          same_digest(p->toc.walk_digest, walk_digest);
+    yes = is_of(p, spec, walk_digest);
     pack_close(p);
     return yes;
+}
+
+int pack_is_of(const struct pack *p, const struct pack_spec *spec)
+{
+    struct pack_toc t;
+    int r = pack_plan(spec, 1, &t);
+
+    if (r < 0)
+        return r;
+    r = is_of(p, spec, t.walk_digest);
+    pack_toc_free(&t);
+    return r;
 }
 
 /* ---- the file ------------------------------------------------------------------------ */

@@ -270,6 +270,22 @@ static int check_inside(const char *folder, const char *path)
     return inside ? 0 : -EINVAL;
 }
 
+/* The texts of a checkpoint, where they are there. */
+static int check_texts(const char *folder)
+{
+    static const char *const names[] = { "config.json", "generation_config.json", "tokenizer.json",
+                                         SOURCE_INDEX_FILE };
+    char path[PATH_CAP];
+    int r = 0;
+
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]) && r == 0; i++) {
+        r = path_join(path, sizeof(path), folder, names[i]);
+        if (r == 0 && access(path, F_OK) == 0)
+            r = check_inside(folder, path);
+    }
+    return r;
+}
+
 static int open_shard(struct source_hf *h, const char *path)
 {
     struct hf_shard *shard = &h->shard[h->n_shards];
@@ -382,8 +398,10 @@ int source_hf_open_with(const char *folder, const char *const *extra, int n_extr
 {
     struct source_index x;
     struct source_hf *h;
-    int r = source_index_read(folder, &x);
+    int r = check_texts(folder);
 
+    if (r == 0)
+        r = source_index_read(folder, &x);
     if (r < 0)
         return r;
     h = calloc(1, sizeof(*h));

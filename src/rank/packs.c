@@ -98,6 +98,18 @@ int packs_write(const struct checkpoint_settings *s, const char *path, enum exit
     return r;
 }
 
+int packs_match(const struct checkpoint_settings *s, const struct pack *p, enum exit_step *step)
+{
+    struct checkpoint c;
+    int r = checkpoint_open(s, step, &c);
+
+    if (r < 0)
+        return r;
+    r = pack_is_of(p, &c.spec);
+    checkpoint_close(&c);
+    return r;
+}
+
 static int layout_of(const struct config *cfg, enum layout *out)
 {
     const struct backend_ops *b;

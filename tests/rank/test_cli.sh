@@ -103,7 +103,7 @@ expect 64 'option --bogus' "${launch[@]}" "${pair_conf[@]}" "${BASE[@]}" generat
 variant()
 {
     mkdir "$WORK/$1"
-    ln -s "$MODEL"/* "$WORK/$1/"
+    cp "$MODEL"/* "$WORK/$1/"
     rm "$WORK/$1/$2"
 }
 

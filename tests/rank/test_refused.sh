@@ -94,6 +94,9 @@ folder nan-code "$GATE.weight F8_E4M3 128,128 =00007f" "$GATE.weight_scale_inv F
 refused nan-code "$GATE.weight: element 2, offset [0-9]*"
 folder e8m0 "$GATE.weight I8 128,64" "$GATE.scale F8_E8M0 128,4 =7f7fff"
 refused e8m0 "$GATE.scale: element 2, offset [0-9]*"
+# gate_proj is cut by rows: the last scale lies in the second rank's share
+folder late "$GATE.weight I8 128,64" "$GATE.scale F8_E8M0 128,4 =$(printf '7f%.0s' $(seq 511))ff"
+refused late "$GATE.scale: element 511, offset [0-9]*"
 folder global "$GATE.weight U8 128,64" "$GATE.weight_scale F8_E4M3 128,8" "$GATE.weight_scale_2 F32 1 =0000c07f"
 refused global 'global scale nan'
 folder leftover "$GATE.weight BF16 128,128" "$GATE.scale F8_E8M0 4,4"
@@ -116,12 +119,25 @@ folder link "${EXL3[@]}"
 mv "$WORK/link/model.safetensors" "$WORK/elsewhere.safetensors"
 ln -s ../elsewhere.safetensors "$WORK/link/model.safetensors"
 refused link 'a link out of the folder'
+folder texts "${EXL3[@]}"
+mv "$WORK/texts/config.json" "$WORK/elsewhere.json"
+ln -s ../elsewhere.json "$WORK/texts/config.json"
+refused texts 'config.json: a link out of the folder'
 folder absent "${EXL3[@]}"
 echo '{"weight_map": {"model.norm.weight": "model.safetensors", "nowhere": "model.safetensors"}}' \
     >"$WORK/absent/model.safetensors.index.json"
 refused absent 'tensor nowhere is not in this file'
 
+# Packs that are there are checked against what is asked for, not only against themselves.
+folder other "$GATE.weight I8 128,64" "$GATE.scale F8_E8M0 128,4 =$(printf '7f%.0s' $(seq 512))"
+expect 1 'rank0.pack: of another checkpoint' "$TANDEM" pack "$WORK/other" "$WORK/packs" --ranks 2 --verify
+expect 1 'rank0.pack: of another checkpoint, split or layout' "$TANDEM" pack "$WORK/whole" "$WORK/packs" --ranks 2 --layout cuda --verify
+expect 1 'rank0.pack: of another checkpoint, split' "$TANDEM" pack "$WORK/whole" "$WORK/packs" --ranks 1 --verify
+expect 0 'every digest holds' "$TANDEM" pack "$WORK/whole" "$WORK/packs" --ranks 2 --verify
+
 # What was there before stays there.
+expect 65 'suh' "$TANDEM" pack "$WORK/suh" "$WORK/packs" --ranks 2
+same 'packs of before stay' 2 "$(find "$WORK/packs" -name 'rank*.pack' | wc -l)"
 mkdir "$WORK/out-suh"
 expect 65 'suh' "$TANDEM" pack "$WORK/suh" "$WORK/out-suh"
 same 'a folder of somebody stays' 'out-suh' "$(basename "$WORK"/out-suh*)"
