@@ -118,13 +118,13 @@ static void drop_quantised(void)
 
 const char *rig_quantised(void)
 {
-    static const char tokenizer[] = POCKET "/tokenizer.json";
     struct convert_spec spec = { .folder = quantised, .n_parts = 1, .shard_bytes = 1 << 30 };
     struct walk_part part;
     struct json *config;
     struct model *m;
     struct source *src;
-    char path[PATH_CAP];
+    char path[PATH_CAP], *text;
+    size_t bytes;
 
     if (quantised[0])
         return quantised;
@@ -141,7 +141,9 @@ const char *rig_quantised(void)
     MUST(scheme_parse("fp8-mxfp4", &spec.scheme));
     MUST(convert(&spec, src));
     MUST(path_join(path, sizeof(path), quantised, "tokenizer.json"));
-    MUST(symlink(tokenizer, path));
+    MUST(file_read(POCKET "/tokenizer.json", TOKENIZER_JSON_MAX, &text, &bytes));
+    MUST(file_write(path, text, bytes, 0644));
+    free(text);
     src->ops->close(src);
     m->ops->close(m);
     json_close(config);
