@@ -137,9 +137,13 @@ conf=
 
 # ---- endings ----------------------------------------------------------------------------------------------------------------
 
-# begin - a long answer under way on both machines
+# nothing_runs - as launch.sh sees it, which looks at the processes of a run on both machines
+nothing_runs() { ! launch status 2>&1 | grep -q 'rank [01] of run .* is process'; }
+
+# begin - a long answer under way on both machines, when the last one has gone
 begin()
 {
+    until_true 20 nothing_runs || note_failure 'the last run has not gone'
     rm -f "$WORK/err" # of the last one
     touch "$WORK/err"
     launch "${ASK[@]}" --set ignore_eos=on --max-tokens 6000 >"$WORK/out" 2>"$WORK/err" &
