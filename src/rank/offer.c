@@ -174,29 +174,28 @@ static void choose_copy(struct offers *o, const struct offer_at *at)
 {
     struct rank *k = o->r->k;
     struct offer *s = &o->slot[at->slot];
-    struct proposal p;
     double q[WINDOW_MAX], lambda, expect, alternative;
     int32_t us;
-    int n, depth;
+    int depth;
 
-    n = propose_here(o, k->copies, at, &p);
-    if (n == 0)
+    if (s->copies == 0)
         return;
     if (!o->priced) {
-        take(s, SOURCE_COPY, p.draft[0], p.conf[0], n);
-        s->k = n;
+        take(s, SOURCE_COPY, s->copy, s->copy_p, s->copies);
+        s->k = s->copies;
         return;
     }
     lambda = depth_lambda_last(&s->plain, &o->costs, PLAIN_ROUNDS);
     as_chances(s, q);
     depth_choose(q, s->offered, lambda, &o->costs, &expect, &us);
     alternative = expect - lambda * us;
-    for (int j = 0; j < n; j++)
-        q[j] = (double)p.conf[0][j];
-    depth = ngram_depth(k->copies, at->slot, q, n, lambda, &o->costs, alternative, &expect, &us);
+    for (int j = 0; j < s->copies; j++)
+        q[j] = (double)s->copy_p[j];
+    depth = ngram_depth(k->copies, at->slot, q, s->copies, lambda, &o->costs, alternative, &expect,
+                        &us);
     if (depth == 0)
         return;
-    take(s, SOURCE_COPY, p.draft[0], p.conf[0], n);
+    take(s, SOURCE_COPY, s->copy, s->copy_p, s->copies);
     s->k = depth;
     s->expect = expect;
     s->lambda = lambda;
@@ -205,28 +204,40 @@ static void choose_copy(struct offers *o, const struct offer_at *at)
 
 /* Whether copying alone earns more than a window without drafts: a slot that has begun to copy goes on
  * so without passes. */
-static bool copy_goes_on(struct offers *o, const struct offer_at *at)
+static bool copy_goes_on(const struct offers *o, const struct offer *s)
 {
-    const struct offer *s = &o->slot[at->slot];
-    struct proposal p;
     double q[WINDOW_MAX];
-    int n;
 
-    if (!s->copied || !copies(o))
+    if (!s->copied || s->copies == 0)
         return false;
-    n = propose_here(o, o->r->k->copies, at, &p);
-    for (int j = 0; j < n; j++)
-        q[j] = (double)p.conf[0][j];
-    return depth_gain(q, n, depth_lambda_last(&s->plain, &o->costs, PLAIN_ROUNDS), &o->costs) > 0;
+    for (int j = 0; j < s->copies; j++)
+        q[j] = (double)s->copy_p[j];
+    return depth_gain(q, s->copies, depth_lambda_last(&s->plain, &o->costs, PLAIN_ROUNDS),
+                      &o->costs) > 0;
+}
+
+/* What the text offers this round: looked for once. */
+static void find_copies(struct offers *o, const struct offer_at *at)
+{
+    struct offer *s = &o->slot[at->slot];
+    struct proposal p;
+
+    s->copies = 0;
+    if (!s->drafts || at->left < LEFT_OF_USE || !copies(o))
+        return;
+    s->copies = propose_here(o, o->r->k->copies, at, &p);
+    memcpy(s->copy, p.draft[0], sizeof(s->copy));
+    memcpy(s->copy_p, p.conf[0], sizeof(s->copy_p));
 }
 
 bool offer_need(struct offers *o, const struct offer_at *at)
 {
     struct offer *s = &o->slot[at->slot];
 
+    find_copies(o, at);
     s->spec = SPEC_OFF;
     s->passed = false;
-    if (!s->passes || !s->due || at->left < LEFT_OF_USE || copy_goes_on(o, at)) {
+    if (!s->passes || !s->due || at->left < LEFT_OF_USE || copy_goes_on(o, s)) {
         spec_drop(&o->spec, at->slot);
         return false;
     }
@@ -250,8 +261,7 @@ void offer_choose(struct offers *o, const struct offer_at *at)
         return;
     take_drafts(o, at);
     s->k = o->priced ? price(o, at) : s->offered;
-    if (copies(o))
-        choose_copy(o, at);
+    choose_copy(o, at);
     if (k->cfg.depth != CONFIG_AUTO && s->k > k->cfg.depth)
         s->k = k->cfg.depth;
     if (o->depth && s->offered > 0)

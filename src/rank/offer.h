@@ -31,6 +31,9 @@ struct offer {
 
     /* of this round */
     bool passed; /* a pass has been made for it */
+    int copies;  /* tokens that the text offers, and the chance of each */
+    int32_t copy[WINDOW_MAX];
+    float copy_p[WINDOW_MAX];
     enum plan_source source;
     enum spec_end spec;
     int offered, k;
