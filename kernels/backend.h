@@ -11,6 +11,7 @@
 #ifndef TANDEM_KERNELS_BACKEND_H
 #define TANDEM_KERNELS_BACKEND_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -76,6 +77,7 @@ struct device {
     uint64_t allocations; /* made on the device so far, graphs included; a round makes none (by backends that
                            * have graphs) */
     int workers;       /* what per-worker scratch is counted by, at least 1; no result depends on it */
+    bool overlap;      /* launches of a queue may overlap where the backend can; no result depends on it */
 };
 
 struct queue {

@@ -55,6 +55,7 @@ __device__ static void lot_load(const struct attend_args &a, int slot, const int
 // decoded twice.
 template <int CP> __global__ static void attend_heads(struct attend_args a, int keys_max)
 {
+    dependency_wait();
     extern __shared__ float shared[];
     float *q = shared, *lot = q + HEADS * a.dim,
           *prob = lot + LOT * a.dim; // prob [HEADS][keys_max]
@@ -182,11 +183,11 @@ extern "C" void cuda_attend(struct queue *q, const struct attend_args *a)
         return;
     }
     if (a->dim <= THREADS)
-        attend_heads<1><<<grid, THREADS, shared, cuda_stream(q)>>>(*a, keys);
+        launch(q, attend_heads<1>, grid, THREADS, shared, *a, keys);
     else if (a->dim <= 2 * THREADS)
-        attend_heads<2><<<grid, THREADS, shared, cuda_stream(q)>>>(*a, keys);
+        launch(q, attend_heads<2>, grid, THREADS, shared, *a, keys);
     else
-        attend_heads<4><<<grid, THREADS, shared, cuda_stream(q)>>>(*a, keys);
+        launch(q, attend_heads<4>, grid, THREADS, shared, *a, keys);
     queue_note(q, "attend");
 }
 
@@ -210,6 +211,7 @@ __device__ static float gqa_dot(const float *x, const float *key, int dim)
 // kept.
 template <int PIECES> __global__ static void gqa_heads(struct attend_gqa_args a)
 {
+    dependency_wait();
     __shared__ float x[GQA_DIM_MAX], most_of[WARPS], total_of[WARPS],
         o_of[WARPS][PIECES * CUDA_WARP];
     int r = (int)blockIdx.x, h = (int)blockIdx.y, t = (int)threadIdx.x, dim = a.dim;
@@ -278,10 +280,10 @@ extern "C" void cuda_attend_gqa(struct queue *q, const struct attend_gqa_args *a
         return;
     }
     if (a->dim <= 4 * CUDA_WARP)
-        gqa_heads<4><<<grid, THREADS, 0, cuda_stream(q)>>>(*a);
+        launch(q, gqa_heads<4>, grid, THREADS, 0, *a);
     else if (a->dim <= 8 * CUDA_WARP)
-        gqa_heads<8><<<grid, THREADS, 0, cuda_stream(q)>>>(*a);
+        launch(q, gqa_heads<8>, grid, THREADS, 0, *a);
     else
-        gqa_heads<GQA_PIECES><<<grid, THREADS, 0, cuda_stream(q)>>>(*a);
+        launch(q, gqa_heads<GQA_PIECES>, grid, THREADS, 0, *a);
     queue_note(q, "attend_gqa");
 }

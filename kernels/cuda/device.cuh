@@ -37,6 +37,53 @@ template <typename K> static cudaError_t shared_room(K kernel, int shared_max)
                                 shared_max - (int)have.sharedSizeBytes);
 }
 
+// ---- launches ------------------------------------------------------------------------------------
+
+// launch - a kernel behind what the queue has, in blocks of `cluster` neighbours that share memory
+// (1: alone). Where the device overlaps launches, its blocks may come in while the kernel before it
+// still runs: the kernel begins with dependency_wait and touches nothing that an earlier kernel
+// writes or reads before it. A kernel without that call, or one that waits for another rank, is
+// launched by <<< >>>: it starts when everything before it has ended.
+template <typename... P, typename... A>
+static void launch_cluster(struct queue *q, void (*kernel)(P...), unsigned cluster, dim3 grid,
+                           dim3 block, size_t shared, A &&...args)
+{
+    cudaLaunchAttribute attr[2];
+    cudaLaunchConfig_t c = {};
+
+    c.gridDim = grid;
+    c.blockDim = block;
+    c.dynamicSmemBytes = shared;
+    c.stream = cuda_stream(q);
+    c.attrs = attr;
+    if (q->dev->overlap) {
+        attr[c.numAttrs].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+        attr[c.numAttrs++].val.programmaticStreamSerializationAllowed = 1;
+    }
+    if (cluster > 1) {
+        attr[c.numAttrs].id = cudaLaunchAttributeClusterDimension;
+        attr[c.numAttrs].val.clusterDim.x = cluster;
+        attr[c.numAttrs].val.clusterDim.y = 1;
+        attr[c.numAttrs++].val.clusterDim.z = 1;
+    }
+    (void)cudaLaunchKernelEx(&c, kernel, P(args)...); // queue_note sees the error
+}
+
+template <typename... P, typename... A>
+static void launch(struct queue *q, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared,
+                   A &&...args)
+{
+    launch_cluster(q, kernel, 1, grid, block, shared, args...);
+}
+
+// dependency_wait - let the next kernel's blocks come in, and wait until every kernel before this
+// one has ended and its writes are seen. All threads of a block call it before they return.
+__device__ static inline void dependency_wait()
+{
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+}
+
 __device__ static inline float rounded(float x, enum round round)
 {
     return round == ROUND_BF16 ? bf16_round(x) : x;

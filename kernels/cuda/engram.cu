@@ -8,6 +8,7 @@
 // A block a (row, piece). Bound by bytes.
 __global__ static void unshard_pieces(struct unshard_args a, int cols)
 {
+    dependency_wait();
     int piece = (int)blockIdx.y, at = 0;
     size_t row = blockIdx.x;
     const float *x = a.x + ((size_t)piece * (size_t)a.rows + row) * (size_t)a.ldx;
@@ -38,14 +39,14 @@ extern "C" void cuda_unshard(struct queue *q, const struct unshard_args *a)
     }
     if (a->rows <= 0)
         return;
-    unshard_pieces<<<dim3((unsigned)a->rows, (unsigned)a->ranks), THREADS, 0, cuda_stream(q)>>>(
-        *a, cols);
+    launch(q, unshard_pieces, dim3((unsigned)a->rows, (unsigned)a->ranks), THREADS, 0, *a, cols);
     queue_note(q, "unshard");
 }
 
 // A block a (row, stream): three sums, then the stream is changed in place.
 __global__ static void gate_streams(struct engram_gate_args a)
 {
+    dependency_wait();
     __shared__ float part[WARPS];
     size_t dim = (size_t)a.dim, row = blockIdx.x, i = blockIdx.y;
     const float *kv = a.kv + row * (size_t)(a.hc + 1) * dim, *key = kv + i * dim;
@@ -72,6 +73,6 @@ extern "C" void cuda_engram_gate(struct queue *q, const struct engram_gate_args 
 {
     if (queue_skips(q, a->rows))
         return;
-    gate_streams<<<dim3((unsigned)a->rows, (unsigned)a->hc), THREADS, 0, cuda_stream(q)>>>(*a);
+    launch(q, gate_streams, dim3((unsigned)a->rows, (unsigned)a->hc), THREADS, 0, *a);
     queue_note(q, "engram_gate");
 }

@@ -46,6 +46,7 @@ __device__ static float sinkhorn(float c, int n, int iters, float eps)
 // mixes. Bound by the bytes of fn that one multiprocessor can read.
 __global__ static void mix_rows(struct hc_mix_args a, struct mat fn)
 {
+    dependency_wait();
     __shared__ float part[DOT_WARPS * MAT_TILE], m[MIX_TILES * MAT_TILE];
     int hc = a.hc, cols = hc * a.dim, t = (int)threadIdx.x;
     const float *x[1] = { a.x + (size_t)blockIdx.x * (size_t)cols };
@@ -91,13 +92,14 @@ extern "C" void cuda_hc_mix(struct queue *q, const struct hc_mix_args *a)
         queue_fail(q, -ENOTSUP, "hc_mix: weights of type %d", (int)a->fn->dtype);
         return;
     }
-    mix_rows<<<a->rows, DOT_THREADS, 0, cuda_stream(q)>>>(*a, *a->fn);
+    launch(q, mix_rows, a->rows, DOT_THREADS, 0, *a, *a->fn);
     queue_note(q, "hc_mix");
 }
 
 // The three below: a thread a column of a row, blocks in y are rows. Bound by bytes.
 __global__ static void collapse_columns(struct hc_collapse_args a)
 {
+    dependency_wait();
     int c = (int)(blockIdx.x * THREADS + threadIdx.x);
     size_t dim = (size_t)a.dim, r = blockIdx.y;
     const float *x = a.x + r * (size_t)a.hc * dim + (size_t)c;
@@ -117,13 +119,14 @@ extern "C" void cuda_hc_collapse(struct queue *q, const struct hc_collapse_args 
 {
     if (queue_skips(q, a->rows))
         return;
-    collapse_columns<<<dim3(blocks_for((size_t)a->dim, THREADS), (unsigned)a->rows), THREADS, 0,
-                       cuda_stream(q)>>>(*a);
+    launch(q, collapse_columns, dim3(blocks_for((size_t)a->dim, THREADS), (unsigned)a->rows),
+           THREADS, 0, *a);
     queue_note(q, "hc_collapse");
 }
 
 __global__ static void expand_columns(struct hc_expand_args a)
 {
+    dependency_wait();
     int c = (int)(blockIdx.x * THREADS + threadIdx.x), hc = a.hc;
     size_t dim = (size_t)a.dim, r = blockIdx.y;
     float *x = a.x + r * (size_t)hc * dim + (size_t)c, in[HC_MAX], v;
@@ -154,13 +157,14 @@ extern "C" void cuda_hc_expand(struct queue *q, const struct hc_expand_args *a)
         queue_fail(q, -EINVAL, "hc_expand: %d streams, want 1 .. %d", a->hc, HC_MAX);
         return;
     }
-    expand_columns<<<dim3(blocks_for((size_t)a->dim, THREADS), (unsigned)a->rows), THREADS, 0,
-                     cuda_stream(q)>>>(*a);
+    launch(q, expand_columns, dim3(blocks_for((size_t)a->dim, THREADS), (unsigned)a->rows), THREADS,
+           0, *a);
     queue_note(q, "hc_expand");
 }
 
 __global__ static void mean_columns(struct hc_mean_args a)
 {
+    dependency_wait();
     int c = (int)(blockIdx.x * THREADS + threadIdx.x);
     size_t dim = (size_t)a.dim, r = blockIdx.y;
     const float *x = a.x + r * (size_t)a.hc * dim + (size_t)c;
@@ -177,7 +181,7 @@ extern "C" void cuda_hc_mean(struct queue *q, const struct hc_mean_args *a)
 {
     if (queue_skips(q, a->rows))
         return;
-    mean_columns<<<dim3(blocks_for((size_t)a->dim, THREADS), (unsigned)a->rows), THREADS, 0,
-                   cuda_stream(q)>>>(*a);
+    launch(q, mean_columns, dim3(blocks_for((size_t)a->dim, THREADS), (unsigned)a->rows), THREADS,
+           0, *a);
     queue_note(q, "hc_mean");
 }

@@ -120,6 +120,7 @@ __device__ static int32_t chain_pick(const struct chain &x, const struct sampler
 // NaN or without a candidate on, the rest of the block proposes nothing.
 __global__ static void markov_chains(struct chain x)
 {
+    dependency_wait();
     extern __shared__ uint64_t key[]; // [room], then z [n] f32
     __shared__ struct chain_room m;
     const struct markov_args &a = x.a;
@@ -198,6 +199,6 @@ extern "C" void cuda_markov(struct queue *q, const struct markov_args *a)
                    shared, most);
         return;
     }
-    markov_chains<<<(unsigned)(a->rows / a->block), THREADS, shared, cuda_stream(q)>>>(x);
+    launch(q, markov_chains, (unsigned)(a->rows / a->block), THREADS, shared, x);
     queue_note(q, "markov");
 }

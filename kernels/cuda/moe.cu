@@ -30,6 +30,7 @@ __device__ static uint64_t warp_least(uint64_t key)
 // A warp a row. The k largest one after the other, then lane i puts choice i in the order of ids.
 __global__ static void route_rows(struct route_args a)
 {
+    dependency_wait();
     __shared__ uint32_t word[EXPERTS_MAX];
     __shared__ int chosen[CHOICES_MAX], sorted[CHOICES_MAX];
     int lane = (int)threadIdx.x;
@@ -84,7 +85,7 @@ extern "C" void cuda_route(struct queue *q, const struct route_args *a)
                    CHOICES_MAX, EXPERTS_MAX);
         return;
     }
-    route_rows<<<a->rows, CUDA_WARP, 0, cuda_stream(q)>>>(*a);
+    launch(q, route_rows, a->rows, CUDA_WARP, 0, *a);
     queue_note(q, "route");
 }
 
@@ -101,6 +102,7 @@ struct experts {
 __global__ static void sort_picks(struct moe_args a, int picks, struct member *order,
                                   struct cuda_alarm alarm)
 {
+    dependency_wait();
     int i = (int)(blockIdx.x * THREADS + threadIdx.x), e, before = 0, place = 0, missing = 0;
     int members = 0;
 
@@ -131,8 +133,8 @@ __global__ static void sort_picks(struct moe_args a, int picks, struct member *o
 
 void expert_sort(struct queue *q, const struct moe_args *a, int picks, struct member *order)
 {
-    sort_picks<<<blocks_for((size_t)picks, THREADS), THREADS, 0, cuda_stream(q)>>>(
-        *a, picks, order, cuda_queue(q)->alarm);
+    launch(q, sort_picks, blocks_for((size_t)picks, THREADS), THREADS, 0, *a, picks, order,
+           cuda_queue(q)->alarm);
 }
 
 // A block: a tile of the hidden values of up to RB picks of one expert, those from order[y] on if
@@ -140,6 +142,7 @@ void expert_sort(struct queue *q, const struct moe_args *a, int picks, struct me
 // bytes of the weights.
 template <int RB> __global__ static void hidden_tiles(struct experts x)
 {
+    dependency_wait();
     __shared__ float part[DOT_WARPS * RB * MAT_TILE];
     const struct moe_args &a = x.a;
     int y = (int)blockIdx.y, tile = (int)blockIdx.x, shared = y >= x.picks, n = 0, r, c;
@@ -189,6 +192,7 @@ template <int RB> __global__ static void hidden_tiles(struct experts x)
 // A block: a tile of a row's outputs. Bound by the bytes of the weights.
 __global__ static void output_tiles(struct experts x)
 {
+    dependency_wait();
     __shared__ float part[DOT_WARPS * MAT_TILE];
     __shared__ int sorted[CHOICES_MAX];
     const struct moe_args &a = x.a;
@@ -222,16 +226,16 @@ __global__ static void output_tiles(struct experts x)
         a.y[(size_t)row * (size_t)a.dim + (size_t)n] = y;
 }
 
-static void hidden_launch(cudaStream_t s, const struct experts *x)
+static void hidden_launch(struct queue *q, const struct experts *x)
 {
     unsigned tiles = blocks_for((size_t)x->a.inter, MAT_TILE), lots = (unsigned)x->picks;
 
     if (x->a.rows == 1)
-        hidden_tiles<1><<<dim3(tiles, lots + (x->a.s1 != NULL)), DOT_THREADS, 0, s>>>(*x);
+        launch(q, hidden_tiles<1>, dim3(tiles, lots + (x->a.s1 != NULL)), DOT_THREADS, 0, *x);
     else
-        hidden_tiles<GROUP>
-            <<<dim3(tiles, lots + (x->a.s1 ? blocks_for((size_t)x->a.rows, GROUP) : 0)),
-               DOT_THREADS, 0, s>>>(*x);
+        launch(q, hidden_tiles<GROUP>,
+               dim3(tiles, lots + (x->a.s1 ? blocks_for((size_t)x->a.rows, GROUP) : 0)),
+               DOT_THREADS, 0, *x);
 }
 
 extern "C" void cuda_moe(struct queue *q, const struct moe_args *a)
@@ -254,9 +258,9 @@ extern "C" void cuda_moe(struct queue *q, const struct moe_args *a)
     }
     if (a->inter > 0) {
         expert_sort(q, a, x.picks, x.order);
-        hidden_launch(cuda_stream(q), &x);
+        hidden_launch(q, &x);
     }
-    output_tiles<<<dim3(blocks_for((size_t)a->dim, MAT_TILE), (unsigned)a->rows), DOT_THREADS, 0,
-                   cuda_stream(q)>>>(x);
+    launch(q, output_tiles, dim3(blocks_for((size_t)a->dim, MAT_TILE), (unsigned)a->rows),
+           DOT_THREADS, 0, x);
     queue_note(q, "moe");
 }

@@ -20,6 +20,7 @@ __device__ static struct lot *draw_lots(const struct draw_args &a, int row)
 // Blocks in x share out the vocabulary, blocks in y are rows. Bound by doubles.
 __global__ static void draw_parts(struct draw_args a)
 {
+    dependency_wait();
     __shared__ struct lot part[DRAW_THREADS / CUDA_WARP];
     int row = (int)blockIdx.y;
     struct row_info info = a.info[row];
@@ -45,6 +46,7 @@ __global__ static void draw_parts(struct draw_args a)
 // A warp a row.
 __global__ static void draw_end(struct draw_args a)
 {
+    dependency_wait();
     int row = (int)blockIdx.x;
     struct candidate *c = a.cand + (size_t)row * (size_t)a.k;
     struct lot l;
@@ -69,8 +71,8 @@ extern "C" void cuda_draw(struct queue *q, const struct draw_args *a)
 {
     if (queue_skips(q, a->rows))
         return;
-    draw_parts<<<dim3(DRAW_PARTS, (unsigned)a->rows), DRAW_THREADS, 0, cuda_stream(q)>>>(*a);
-    draw_end<<<a->rows, CUDA_WARP, 0, cuda_stream(q)>>>(*a);
+    launch(q, draw_parts, dim3(DRAW_PARTS, (unsigned)a->rows), DRAW_THREADS, 0, *a);
+    launch(q, draw_end, a->rows, CUDA_WARP, 0, *a);
     queue_note(q, "draw");
 }
 
@@ -79,6 +81,7 @@ extern "C" void cuda_draw(struct queue *q, const struct draw_args *a)
 // A warp a chunk, blocks in y are rows. Bound by doubles.
 __global__ static void mass_chunks_of(struct mass_args a)
 {
+    dependency_wait();
     int row = (int)blockIdx.y, first;
     int k = (int)(blockIdx.x * MASS_WARPS + threadIdx.x / CUDA_WARP);
     const struct sampler *s = &a.sampler[a.info[row].slot];
@@ -113,7 +116,7 @@ extern "C" void cuda_mass(struct queue *q, const struct mass_args *a)
     }
     if (a->cols <= 0)
         return;
-    mass_chunks_of<<<grid, MASS_WARPS * CUDA_WARP, 0, cuda_stream(q)>>>(*a);
+    launch(q, mass_chunks_of, grid, MASS_WARPS * CUDA_WARP, 0, *a);
     queue_note(q, "mass");
 }
 
@@ -292,6 +295,7 @@ __device__ static int32_t choose_plain(const struct choose_args &a, int row,
 // A block a row; keys lie in the row's scratch.
 __global__ static void choose_rows(struct offers o)
 {
+    dependency_wait();
     __shared__ struct offer_room m;
     const struct choose_args &a = o.a;
     int row = o.row0 + (int)blockIdx.x, n;
@@ -336,6 +340,7 @@ __global__ static void choose_rows(struct offers o)
 // The first row that has no choice is reported.
 __global__ static void choose_check(struct choose_args a, struct cuda_alarm alarm)
 {
+    dependency_wait();
     for (int row = 0; row < a.rows; row++) {
         struct row_info info = a.info[row];
 
@@ -351,9 +356,9 @@ void choose_offered(struct queue *q, const struct choose_args *a, int vocab)
     for (; o.row0 < a->rows; o.row0 += CUDA_WORKERS) {
         int rows = a->rows - o.row0 < CUDA_WORKERS ? a->rows - o.row0 : CUDA_WORKERS;
 
-        choose_rows<<<rows, ROW_THREADS, 0, cuda_stream(q)>>>(o);
+        launch(q, choose_rows, rows, ROW_THREADS, 0, o);
     }
-    choose_check<<<1, 1, 0, cuda_stream(q)>>>(*a, cuda_queue(q)->alarm);
+    launch(q, choose_check, 1, 1, 0, *a, cuda_queue(q)->alarm);
 }
 
 // ---- logprob ------------------------------------------------------------------------------------
@@ -388,6 +393,7 @@ __device__ static int merge(const struct logprob_args &a, int row, int n, struct
 // A block a row.
 __global__ static void logprob_rows(struct logprob_args a)
 {
+    dependency_wait();
     __shared__ struct weighing w;
     __shared__ struct candidate best[LOGPROBS_MAX];
     int row = (int)blockIdx.x, n;
@@ -420,6 +426,6 @@ extern "C" void cuda_logprob(struct queue *q, const struct logprob_args *a)
         queue_fail(q, -EINVAL, "logprob: %d ranks of %d candidates", a->ranks, a->k);
         return;
     }
-    logprob_rows<<<a->rows, ROW_THREADS, 0, cuda_stream(q)>>>(*a);
+    launch(q, logprob_rows, a->rows, ROW_THREADS, 0, *a);
     queue_note(q, "logprob");
 }

@@ -7,6 +7,7 @@
 // A thread a token; two of them may be the same token of the same slot.
 __global__ static void count_tokens(struct count_args a)
 {
+    dependency_wait();
     int r = (int)(blockIdx.x * THREADS + threadIdx.x), c;
     struct row_info i;
     uint32_t *count;
@@ -28,13 +29,14 @@ extern "C" void cuda_count(struct queue *q, const struct count_args *a)
 {
     if (queue_skips(q, a->rows))
         return;
-    count_tokens<<<blocks_for((size_t)a->rows, THREADS), THREADS, 0, cuda_stream(q)>>>(*a);
+    launch(q, count_tokens, blocks_for((size_t)a->rows, THREADS), THREADS, 0, *a);
     queue_note(q, "count");
 }
 
 // Blocks in x share out the columns, blocks in y are rows. Bound by the bytes of the rows.
 __global__ static void penalize_rows(struct penalize_args a)
 {
+    dependency_wait();
     int r = (int)blockIdx.y, c = (int)(blockIdx.x * THREADS + threadIdx.x);
     struct row_info info = a.info[r];
     const struct sampler *s = &a.sampler[info.slot];
@@ -64,6 +66,6 @@ extern "C" void cuda_penalize(struct queue *q, const struct penalize_args *a)
 
     if (queue_skips(q, a->rows) || a->cols <= 0)
         return;
-    penalize_rows<<<grid, THREADS, 0, cuda_stream(q)>>>(*a);
+    launch(q, penalize_rows, grid, THREADS, 0, *a);
     queue_note(q, "penalize");
 }

@@ -37,6 +37,7 @@ __device__ static uint64_t logit_key(float z, int id)
 // asked for.
 __global__ static void best_rows(struct best_args a)
 {
+    dependency_wait();
     __shared__ struct order_count count;
     __shared__ uint64_t key[TOPK_MAX], part[BEST_THREADS / CUDA_WARP];
     __shared__ int bad, finite, taken;
@@ -95,7 +96,7 @@ extern "C" void cuda_best(struct queue *q, const struct best_args *a)
         queue_fail(q, -EINVAL, "best: %d candidates, want 1 .. %d", a->k, TOPK_MAX);
         return;
     }
-    best_rows<<<a->rows, BEST_THREADS, 0, cuda_stream(q)>>>(*a);
+    launch(q, best_rows, a->rows, BEST_THREADS, 0, *a);
     queue_note(q, "best");
 }
 
@@ -238,6 +239,7 @@ __device__ static uint64_t nucleus_cut(const struct ballots &b, int row, const s
 // A block a row: a greedy row's choice, or who is in the draw of a sampled one.
 __global__ static void choose_cut(struct ballots b)
 {
+    dependency_wait();
     __shared__ struct cut_room m;
     __shared__ uint64_t part[CUT_THREADS / CUDA_WARP];
     __shared__ int bad, finite;
@@ -297,6 +299,7 @@ __global__ static void choose_cut(struct ballots b)
 // Blocks in x share out the vocabulary, blocks in y are rows.
 __global__ static void choose_draw(struct ballots b)
 {
+    dependency_wait();
     __shared__ struct lot part[DRAW_THREADS / CUDA_WARP];
     const struct choose_args &a = b.a;
     int row = b.row0 + (int)blockIdx.y;
@@ -327,6 +330,7 @@ __global__ static void choose_draw(struct ballots b)
 // One warp: the rows of a lot. The first row that has no choice is reported.
 __global__ static void choose_end(struct ballots b, int rows, struct cuda_alarm alarm)
 {
+    dependency_wait();
     const struct choose_args &a = b.a;
 
     for (int row = b.row0; row < b.row0 + rows; row++) {
@@ -362,9 +366,9 @@ static void choose_whole(struct queue *q, const struct choose_args *a, int vocab
     for (; b.row0 < a->rows; b.row0 += CUDA_WORKERS) {
         int rows = a->rows - b.row0 < CUDA_WORKERS ? a->rows - b.row0 : CUDA_WORKERS;
 
-        choose_cut<<<rows, CUT_THREADS, 0, cuda_stream(q)>>>(b);
-        choose_draw<<<dim3(DRAW_PARTS, (unsigned)rows), DRAW_THREADS, 0, cuda_stream(q)>>>(b);
-        choose_end<<<1, CUDA_WARP, 0, cuda_stream(q)>>>(b, rows, cuda_queue(q)->alarm);
+        launch(q, choose_cut, rows, CUT_THREADS, 0, b);
+        launch(q, choose_draw, dim3(DRAW_PARTS, (unsigned)rows), DRAW_THREADS, 0, b);
+        launch(q, choose_end, 1, CUDA_WARP, 0, b, rows, cuda_queue(q)->alarm);
     }
 }
 

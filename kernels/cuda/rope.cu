@@ -10,6 +10,7 @@
 // block's heads.
 __global__ static void rope_heads(struct rope_args a)
 {
+    dependency_wait();
     __shared__ float cosine[ROPE_PAIRS_MAX], sine[ROPE_PAIRS_MAX];
     int pos = a.info[blockIdx.x].pos, pairs = a.dims / 2, near = a.pairs == ROPE_ADJACENT;
     int h0 = (int)blockIdx.y * BLOCK_HEADS;
@@ -49,7 +50,7 @@ extern "C" void cuda_rope(struct queue *q, const struct rope_args *a)
         return;
     }
     b.ratio = a->ratio > 1 ? a->ratio : 1;
-    rope_heads<<<dim3((unsigned)a->rows, blocks_for((size_t)a->heads, BLOCK_HEADS)), THREADS, 0,
-                 cuda_stream(q)>>>(b);
+    launch(q, rope_heads, dim3((unsigned)a->rows, blocks_for((size_t)a->heads, BLOCK_HEADS)),
+           THREADS, 0, b);
     queue_note(q, "rope");
 }

@@ -58,6 +58,7 @@ __device__ static bool is_scored(const struct select_args &a, const struct field
 // (its lane) and every eighth head; the first warp adds the heads in order. Bound by the products.
 __global__ static void score_entries(struct select_args a, int row0)
 {
+    dependency_wait();
     // keys [SCORE_KEYS][dim + 1], then relu(q . key) [heads][SCORE_KEYS]
     extern __shared__ float shared[];
     __shared__ struct field f;
@@ -128,6 +129,7 @@ __device__ static void take_best(int n, int k, L load, const struct field &f, in
 // A block a row.
 __global__ static void pick_entries(struct select_args a, int row0)
 {
+    dependency_wait();
     __shared__ struct order_count count;
     __shared__ struct field f;
     __shared__ int part[PICK_THREADS / CUDA_WARP];
@@ -206,9 +208,9 @@ extern "C" void cuda_select(struct queue *q, const struct select_args *a)
     for (int r = 0; r < a->rows; r += CUDA_WORKERS) {
         unsigned rows = (unsigned)(a->rows - r < CUDA_WORKERS ? a->rows - r : CUDA_WORKERS);
 
-        score_entries<<<dim3(blocks_for((size_t)a->keys.cap, SCORE_KEYS), rows), SCORE_THREADS,
-                        shared, cuda_stream(q)>>>(b, r);
-        pick_entries<<<rows, PICK_THREADS, 0, cuda_stream(q)>>>(b, r);
+        launch(q, score_entries, dim3(blocks_for((size_t)a->keys.cap, SCORE_KEYS), rows),
+               SCORE_THREADS, shared, b, r);
+        launch(q, pick_entries, rows, PICK_THREADS, 0, b, r);
     }
     queue_note(q, "select");
 }

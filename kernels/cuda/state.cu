@@ -7,6 +7,7 @@
 // A lane a value: warp u takes values 32 (u % pieces) .. of row u / pieces. Bound by bytes.
 __global__ static void requant_values(float *x, int rows, int cols, enum codec codec)
 {
+    dependency_wait();
     int lane = (int)threadIdx.x % CUDA_WARP, pieces = (cols + CUDA_WARP - 1) / CUDA_WARP;
     size_t u = (size_t)blockIdx.x * WARPS + threadIdx.x / CUDA_WARP;
     int row = (int)(u / (size_t)pieces), c = (int)(u % (size_t)pieces) * CUDA_WARP + lane;
@@ -32,14 +33,15 @@ extern "C" void cuda_requant(struct queue *q, const struct requant_args *a)
         return;
     }
     warps = (size_t)a->rows * (size_t)((a->cols + CUDA_WARP - 1) / CUDA_WARP);
-    requant_values<<<blocks_for(warps, WARPS), THREADS, 0, cuda_stream(q)>>>(a->x, a->rows, a->cols,
-                                                                             a->codec);
+    launch(q, requant_values, blocks_for(warps, WARPS), THREADS, 0, a->x, a->rows, a->cols,
+           a->codec);
     queue_note(q, "requant");
 }
 
 // A lane a value; a block a row, its warps step through pieces of 32 values.
 __global__ static void put_rows(struct row_put_args a)
 {
+    dependency_wait();
     const struct state_view &v = a.view;
     struct row_info info = a.info[blockIdx.x];
     int lane = (int)threadIdx.x % CUDA_WARP;
@@ -73,6 +75,7 @@ __global__ static void put_rows(struct row_put_args a)
 // A block a row.
 __global__ static void get_rows(struct row_get_args a)
 {
+    dependency_wait();
     struct row_info info = a.info[blockIdx.x];
     int pos = info.pos + a.offset;
     float *y = a.y + (size_t)blockIdx.x * (size_t)a.view.cols;
@@ -90,7 +93,7 @@ extern "C" void cuda_row_get(struct queue *q, const struct row_get_args *a)
         queue_fail(q, -EINVAL, "row_get: rows of codec %d", a->view.codec);
         return;
     }
-    get_rows<<<a->rows, THREADS, 0, cuda_stream(q)>>>(*a);
+    launch(q, get_rows, a->rows, THREADS, 0, *a);
     queue_note(q, "row_get");
 }
 
@@ -109,13 +112,14 @@ extern "C" void cuda_row_put(struct queue *q, const struct row_put_args *a)
                    b.col0 + b.width - 1, b.view.cols, codec_block(b.view.codec));
         return;
     }
-    put_rows<<<a->rows, THREADS, 0, cuda_stream(q)>>>(b);
+    launch(q, put_rows, a->rows, THREADS, 0, b);
     queue_note(q, "row_put");
 }
 
 // A thread a value of y; blocks in x step through the columns, in y through the rows.
 __global__ static void pool_columns(struct pool_args a)
 {
+    dependency_wait();
     struct row_info info = a.info[blockIdx.y];
     int c = (int)(blockIdx.x * THREADS + threadIdx.x), begin = info.pos - (a.ratio - 1);
     float most = -INFINITY, total = 0, sum = 0;
@@ -150,7 +154,7 @@ extern "C" void cuda_pool(struct queue *q, const struct pool_args *a)
         queue_fail(q, -EINVAL, "pool: groups of %d from a ring of %d", a->ratio, a->raw.cap);
         return;
     }
-    pool_columns<<<dim3(blocks_for((size_t)a->cols, THREADS), (unsigned)a->rows), THREADS, 0,
-                   cuda_stream(q)>>>(*a);
+    launch(q, pool_columns, dim3(blocks_for((size_t)a->cols, THREADS), (unsigned)a->rows), THREADS,
+           0, *a);
     queue_note(q, "pool");
 }

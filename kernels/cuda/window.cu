@@ -6,6 +6,7 @@
 // A block a segment: its threads step through the rows.
 __global__ static void stage_segments(struct stage_args a)
 {
+    dependency_wait();
     struct segment g = a.seg[blockIdx.x];
     struct slot_head h = a.head[g.slot];
 
@@ -21,7 +22,7 @@ extern "C" void cuda_stage(struct queue *q, const struct stage_args *a)
 {
     if (queue_skips(q, a->segs))
         return;
-    stage_segments<<<a->segs, THREADS, 0, cuda_stream(q)>>>(*a);
+    launch(q, stage_segments, a->segs, THREADS, 0, *a);
     queue_note(q, "stage");
 }
 
@@ -30,6 +31,7 @@ extern "C" void cuda_stage(struct queue *q, const struct stage_args *a)
 __global__ static void embed_rows(struct table t, const struct row_info *info, float *y, int rows,
                                   int copies, struct cuda_alarm alarm)
 {
+    dependency_wait();
     __shared__ int first_bad;
     size_t cols = (size_t)t.cols, at = (size_t)info[blockIdx.x].tok * cols;
     float *out = y + (size_t)blockIdx.x * (size_t)copies * cols;
@@ -59,14 +61,15 @@ extern "C" void cuda_embed(struct queue *q, const struct embed_args *a)
 {
     if (queue_skips(q, a->rows))
         return;
-    embed_rows<<<a->rows, THREADS, 0, cuda_stream(q)>>>(*a->table, a->info, a->y, a->rows,
-                                                        a->copies, cuda_queue(q)->alarm);
+    launch(q, embed_rows, a->rows, THREADS, 0, *a->table, a->info, a->y, a->rows, a->copies,
+           cuda_queue(q)->alarm);
     queue_note(q, "embed");
 }
 
 // A thread a segment; segments are at most SLOTS_MAX and windows short.
 __global__ static void accept_segments(struct accept_args a, const int32_t *taken)
 {
+    dependency_wait();
     int s = (int)threadIdx.x;
     struct segment g;
     const int32_t *tok, *choice;
@@ -97,12 +100,13 @@ extern "C" void cuda_accept(struct queue *q, const struct accept_args *a)
         queue_fail(q, -EINVAL, "accept: %d segments, want at most %d", a->segs, CUDA_WARP);
         return;
     }
-    accept_segments<<<1, CUDA_WARP, 0, cuda_stream(q)>>>(*a, cuda_queue(q)->alarm.taken);
+    launch(q, accept_segments, 1, CUDA_WARP, 0, *a, cuda_queue(q)->alarm.taken);
     queue_note(q, "accept");
 }
 
 __global__ static void commit_segments(struct commit_args a, const int32_t *taken)
 {
+    dependency_wait();
     int s = (int)threadIdx.x;
     struct slot_head *h;
 
@@ -123,6 +127,6 @@ extern "C" void cuda_commit(struct queue *q, const struct commit_args *a)
         queue_fail(q, -EINVAL, "commit: %d segments, want at most %d", a->segs, CUDA_WARP);
         return;
     }
-    commit_segments<<<1, CUDA_WARP, 0, cuda_stream(q)>>>(*a, cuda_queue(q)->alarm.taken);
+    launch(q, commit_segments, 1, CUDA_WARP, 0, *a, cuda_queue(q)->alarm.taken);
     queue_note(q, "commit");
 }

@@ -355,8 +355,10 @@ static int open_device(struct rank *k)
     r = backend_find(c->backend, &b);
     if (r == 0)
         r = b->open(c->device == CONFIG_AUTO ? place : c->device, config_threads(c), &k->dev);
-    if (r == 0)
+    if (r == 0) {
+        k->dev->overlap = c->overlap;
         r = memory_check(&k->memory, 1, k->dev->ops->room(k->dev));
+    }
     if (r == 0)
         r = b->queue_open(k->dev, &k->q);
     if (r == 0)
