@@ -26,15 +26,7 @@ static int refused(struct rounds *r, const struct plan_msg *m, int err)
 static int obey(struct rounds *r, const struct plan_msg *m, int64_t t_ns, int64_t waited_ns)
 {
     const struct plan_bounds *b = &r->k->bounds;
-    union {
-        struct plan_admit admit;
-        struct plan_span span;
-        struct plan_draft draft;
-        struct plan_round round;
-        struct plan_keep keep;
-        struct plan_calibrate calibrate;
-        int slot;
-    } p;
+    union plan_body p;
     int64_t ns;
     int err;
 

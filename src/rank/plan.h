@@ -127,6 +127,18 @@ struct plan_calibrate { /* of slots 0 .. slots - 1 */
     unsigned flags;
 };
 
+/* What a message says, decoded by its op. */
+union plan_body {
+    struct plan_admit admit;
+    struct plan_span span;
+    struct plan_draft draft;
+    struct plan_round round;
+    struct plan_keep keep;
+    struct plan_calibrate calibrate;
+    struct plan_clock clock;
+    int slot;
+};
+
 /* plan_words - room for the longest message of these bounds. */
 size_t plan_words(const struct plan_bounds *b);
 

@@ -25,15 +25,7 @@ static size_t round_trip(const struct plan_msg *m, uint64_t *word)
 {
     int32_t ids[CONTEXT];
     struct logit_bias bias[LOGIT_BIASES_MAX];
-    union {
-        struct plan_admit admit;
-        struct plan_span span;
-        struct plan_draft draft;
-        struct plan_round round;
-        struct plan_keep keep;
-        struct plan_calibrate calibrate;
-        int slot;
-    } p;
+    union plan_body p;
 
     switch (m->op) {
     case PLAN_ADMIT:

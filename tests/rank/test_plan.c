@@ -275,16 +275,7 @@ static int decode(const struct plan_msg *m)
 {
     static struct logit_bias bias[LOGIT_BIASES_MAX];
     static int32_t ids[600];
-    union {
-        struct plan_admit admit;
-        struct plan_span span;
-        struct plan_draft draft;
-        struct plan_round round;
-        struct plan_keep keep;
-        struct plan_calibrate calibrate;
-        struct plan_clock clock;
-        int slot;
-    } p;
+    union plan_body p;
 
     switch (m->op) {
     case PLAN_ADMIT:
