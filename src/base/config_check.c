@@ -2,9 +2,10 @@
 #include "src/base/config.h"
 
 #include <errno.h>
-#include <sched.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "src/base/cores.h"
 #include "src/base/log.h"
 
 /* Entry i of the list `hosts` and its length; NULL behind the last. */
@@ -69,14 +70,11 @@ int config_neighbours(const struct config *c, int *place)
 
 int config_threads(const struct config *c)
 {
-    cpu_set_t cores;
     int place, n;
 
     if (c->threads > 0)
         return c->threads;
-    /* More cores than the set holds: one thread is right everywhere, only slow. */
-    n = sched_getaffinity(0, sizeof(cores), &cores) == 0 ? CPU_COUNT(&cores) : 1;
-    n /= config_neighbours(c, &place);
+    n = cores_count() / config_neighbours(c, &place);
     return n < 1 ? 1 : n > 256 ? 256 : n;
 }
 
@@ -102,6 +100,7 @@ static int check_hosts(const struct config *c)
 static int check_pin(const struct config *c)
 {
     const char *p = c->pin;
+    int core[2];
 
     if (strcmp(p, "auto") == 0 || strcmp(p, "off") == 0)
         return 0;
@@ -111,8 +110,12 @@ static int check_pin(const struct config *c)
         if (digits < 1 || digits > 4 || p[digits] != (i == 0 ? ',' : 0))
             return fail(-EINVAL, "config: pin: want auto, off or two cores as 3,4, got \"%s\"",
                         c->pin);
+        core[i] = atoi(p);
         p += digits + 1;
     }
+    if (core[0] == core[1])
+        return fail(-EINVAL, "config: pin: round and proxy thread want cores of their own, got \"%s\"",
+                    c->pin);
     return 0;
 }
 

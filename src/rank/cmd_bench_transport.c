@@ -13,6 +13,7 @@
 #include "src/rank/commands.h"
 #include "src/rank/control.h"
 #include "src/rank/exit_code.h"
+#include "src/rank/group_config.h"
 #include "src/rank/plan_box.h"
 #include "src/transport/comm.h"
 
@@ -42,8 +43,7 @@ struct rig {
     struct comm *comm;
     struct plan_box *box;
     struct clocks clocks;
-    char *agree, host[RANKS_MAX][256];
-    const char *hosts[RANKS_MAX];
+    struct group_texts texts;
     float *x;
     int64_t t[CALLS], wait[CALLS];
     int code;
@@ -191,29 +191,12 @@ static int open_rig(struct rig *g)
     struct plan_box_settings b = { .spin_us = c->spin_us,
                                    .wait_limit_ms = c->wait_limit_ms,
                                    .max_words = FRAME_WORDS };
-    int r = config_agree_text(c, &g->agree);
+    struct group_settings gs;
+    int r = group_of_config(c, &g->texts, &gs);
 
-    for (int i = 0; i < c->ranks && r == 0; i++) {
-        r = config_host(c, i, g->host[i], sizeof(g->host[i]));
-        g->hosts[i] = g->host[i];
-    }
+    gs.hub = g->hub;
     if (r == 0)
-        r = group_open(&(struct group_settings){ .rank = c->rank,
-                                                 .world = c->ranks,
-                                                 .link = c->link,
-                                                 .rails = c->rails == CONFIG_AUTO ? 0 : c->rails,
-                                                 .stripe_min = c->stripe_min,
-                                                 .hub = g->hub,
-                                                 .hosts = g->hosts,
-                                                 .port = c->port,
-                                                 .secret = c->secret[0] ? c->secret : NULL,
-                                                 .connect_timeout_ms = c->connect_timeout_ms,
-                                                 .heartbeat_ms = c->heartbeat_ms,
-                                                 .peer_timeout_ms = c->peer_timeout_ms,
-                                                 .stall_ms = c->stall_ms,
-                                                 .version = TANDEM_VERSION,
-                                                 .agree = g->agree },
-                       &g->group);
+        r = group_open(&gs, &g->group);
     if (r < 0) {
         g->code = group_exit_code(r);
         return r;
@@ -270,7 +253,7 @@ static void *run_rank(void *arg)
     comm_close(g->comm);
     group_close(g->group);
     free(g->x);
-    free(g->agree);
+    group_texts_free(&g->texts);
     return NULL;
 }
 

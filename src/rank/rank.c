@@ -72,32 +72,13 @@ static void on_no_group(void *arg, int r)
 /* The settings live as long as the rank: a group may open while it loads. */
 static int group_of(struct rank *k, struct group_settings *out)
 {
-    const struct config *c = &k->cfg;
-    int r = config_agree_text(c, &k->agree);
+    int r = group_of_config(&k->cfg, &k->texts, out);
 
-    for (int i = 0; i < c->ranks && r == 0; i++) {
-        r = config_host(c, i, k->host[i], sizeof(k->host[i]));
-        k->hosts[i] = k->host[i];
-    }
-    *out = (struct group_settings){ .rank = c->rank,
-                                    .world = c->ranks,
-                                    .link = c->link,
-                                    .rails = c->rails == CONFIG_AUTO ? 0 : c->rails,
-                                    .stripe_min = c->stripe_min,
-                                    .hub = k->hub,
-                                    .hosts = k->hosts,
-                                    .port = c->port,
-                                    .secret = c->secret[0] ? c->secret : NULL,
-                                    .connect_timeout_ms = c->connect_timeout_ms,
-                                    .heartbeat_ms = c->heartbeat_ms,
-                                    .peer_timeout_ms = c->peer_timeout_ms,
-                                    .stall_ms = c->stall_ms,
-                                    .progress = &k->progress,
-                                    .version = TANDEM_VERSION,
-                                    .agree = k->agree,
-                                    .cancel = &k->drain->asked,
-                                    .on_fail = on_fail,
-                                    .on_fail_arg = k };
+    out->hub = k->hub;
+    out->progress = &k->progress;
+    out->cancel = &k->drain->asked;
+    out->on_fail = on_fail;
+    out->on_fail_arg = k;
     return r;
 }
 
@@ -106,7 +87,7 @@ int rank_open(const struct config *cfg, struct drain *drain, struct group_hub *h
     struct group_settings s;
     int r;
 
-    *k = (struct rank){ .cfg = *cfg, .drain = drain, .hub = hub };
+    *k = (struct rank){ .cfg = *cfg, .drain = drain, .hub = hub, .placing = { .round = -1, .proxy = -1 } };
     r = watch_open(&(struct watch_settings){ .progress = &k->progress,
                                              .rank = k->cfg.rank,
                                              .limit_ms = k->cfg.round_limit_ms,
@@ -282,6 +263,19 @@ static int check_settings(struct rank *k)
     return 0;
 }
 
+/* Before anything is loaded: what `pin` says may be wrong. */
+static int place_threads(struct rank *k)
+{
+    const struct backend_ops *b;
+    bool host;
+    int r = backend_find(k->cfg.backend, &b);
+
+    if (r < 0)
+        return r;
+    host = b->caps & BACKEND_HOST_MEMORY;
+    return placing_of(&k->cfg, host ? config_threads(&k->cfg) - 1 : 0, !host && k->cfg.ranks > 1, &k->placing);
+}
+
 /* Of memory that is the host's: what a device has, its own allocations tell. */
 static int check_memory(const struct rank *k, const struct memory_plan *p)
 {
@@ -312,8 +306,10 @@ static int plan_memory(struct rank *k)
 int rank_load(struct rank *k)
 {
     enum exit_step step = STEP_CONFIG;
-    int r = packs_open(&k->cfg, &step, &k->pack);
+    int r = place_threads(k);
 
+    if (r == 0)
+        r = packs_open(&k->cfg, &step, &k->pack);
     if (r == 0)
         r = load_texts(k, &step);
     if (r == 0) {
@@ -353,6 +349,7 @@ static int open_device(struct rank *k)
 
     config_neighbours(c, &place);
     r = backend_find(c->backend, &b);
+    placing_workers(&k->placing); /* which the backend starts */
     if (r == 0)
         r = b->open(c->device == CONFIG_AUTO ? place : c->device, config_threads(c), &k->dev);
     if (r == 0) {
@@ -409,6 +406,7 @@ static int open_comm(struct rank *k)
                                .slot_bytes = COMM_SLOT_BYTES,
                                .spin_us = c->spin_us,
                                .wait_limit_ms = c->wait_limit_ms,
+                               .proxy_core = k->placing.proxy < 0 ? NULL : &k->placing.proxy,
                                .steps = &k->progress.steps };
     struct plan_box_settings b = { .spin_us = c->spin_us,
                                    .wait_limit_ms = c->wait_limit_ms,
@@ -560,6 +558,7 @@ static int open_parts(struct rank *k)
         r = open_arena(k);
     if (r == 0 && k->group)
         r = group_barrier(k->group, k->cfg.connect_timeout_ms);
+    placing_round(&k->placing);
     if (r == 0 && k->box)
         r = clocks_meet(k->box, k->cfg.rank, k->cfg.ranks, k->cfg.wait_limit_ms, &k->clocks);
     return r;
@@ -693,9 +692,10 @@ void rank_close(struct rank *k)
     if (k->dev)
         k->dev->ops->close(k->dev);
     group_close(k->group);
+    placing_leave();
     meeting_close(k->meeting);
     watch_close(k->watch);
-    free(k->agree);
+    group_texts_free(&k->texts);
     tokenizer_close(k->tok);
     pack_close(k->pack);
 }

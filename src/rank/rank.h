@@ -17,8 +17,10 @@
 #include "src/rank/clocks.h"
 #include "src/rank/control.h"
 #include "src/rank/drain.h"
+#include "src/rank/group_config.h"
 #include "src/rank/memory_plan.h"
 #include "src/rank/packs.h"
+#include "src/rank/placing.h"
 #include "src/rank/plan.h"
 #include "src/rank/progress.h"
 #include "src/rank/watch.h"
@@ -47,9 +49,7 @@ struct rank {
     struct progress progress;
     struct watch *watch;
     struct meeting *meeting; /* NULL for one rank, and for ranks that are threads */
-    char *agree;             /* what must be equal, as the group compares it */
-    char host[RANKS_MAX][256];
-    const char *hosts[RANKS_MAX];
+    struct group_texts texts;
     char cause[GROUP_REASON_BYTES]; /* of the end of a rank without a group */
 
     /* load */
@@ -63,6 +63,7 @@ struct rank {
     int ends;
     struct plan_bounds bounds;
     struct cost_table costs;   /* of the file that the setting `costs` names; else without rows */
+    struct placing placing;
     struct memory_plan memory; /* scratch is known at the end of join */
 
     /* join */

@@ -2,10 +2,10 @@
 #include "src/rank/ring.h"
 
 #include "src/base/clock.h"
+#include "src/base/cores.h"
 #include "src/base/log.h"
 #include "src/base/mapping.h"
 
-#include <pthread.h>
 #include <semaphore.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -72,7 +72,7 @@ int ring_open(size_t unit_bytes, size_t units, ring_fn *fn, void *arg, struct ri
     }
     sem_init(&r->news, 0, 0);
     mapping_block(&old);
-    err = pthread_create(&r->thread, NULL, take, r);
+    err = cores_thread(&r->thread, take, r);
     pthread_sigmask(SIG_SETMASK, &old, NULL);
     if (err) {
         sem_destroy(&r->news);

@@ -82,6 +82,7 @@ struct comm_settings {
     size_t slot_bytes; /* a multiple of 4096, below 16 MiB; longer calls go in pieces of this */
     int spin_us;       /* link.h */
     int wait_limit_ms; /* -1: none */
+    const int *proxy_core; /* where a comm's own thread stays; NULL: wherever the kernel puts it */
     struct comm_steps *steps; /* counted here if not NULL; by comm link */
     uint32_t first_seq; /* number before the first exchange, equal on all ranks; 0 but in tests */
 };

@@ -25,8 +25,6 @@
 #include "src/transport/comm_table.h"
 #include "src/transport/link_area.h"
 
-enum { UNIT_BYTES = 16, SITE_BARRIER = 0 };
-
 struct comm_link {
     struct comm base;
     enum exchange_wire wire;
@@ -41,12 +39,6 @@ struct comm_link {
     int err;                  /* written by the calls */
     atomic_int aborted;
 };
-
-/* The tag of one exchange. */
-static uint64_t tag_of(uint32_t seq, int site, size_t units)
-{
-    return seq | (uint64_t)site << 32 | (uint64_t)units << 44;
-}
 
 /* A link has failed: name the exchange. An abort was logged by whoever made it, other errors by the
  * link. */
@@ -72,17 +64,17 @@ static int exchange(struct comm_link *c, int site, size_t bytes)
 {
     uint32_t seq = c->seq + 1;
     int me = c->base.rank, world = c->base.world, s = (int)(seq & 1), r, late;
-    size_t off = (size_t)s * c->slot_bytes, units = (bytes + UNIT_BYTES - 1) / UNIT_BYTES;
-    uint64_t tag = tag_of(seq, site, units);
+    size_t off = (size_t)s * c->slot_bytes, units = (bytes + COMM_UNIT_BYTES - 1) / COMM_UNIT_BYTES;
+    uint64_t tag = comm_tag(seq, site, units);
     int64_t start;
     uint64_t waited;
 
-    memset(c->outbox + off + bytes, 0, units * UNIT_BYTES - bytes);
+    memset(c->outbox + off + bytes, 0, units * COMM_UNIT_BYTES - bytes);
     /* from the next rank round, or all would send to rank 0 first */
     for (int i = 1; i < world; i++) {
         int p = (me + i) % world;
 
-        r = c->link[p]->ops->send(c->link[p], &c->mem[p], off, units * UNIT_BYTES, tag);
+        r = c->link[p]->ops->send(c->link[p], &c->mem[p], off, units * COMM_UNIT_BYTES, tag);
         if (r < 0)
             return link_failed(c, r, tag, p);
     }
@@ -108,7 +100,7 @@ static int exchange(struct comm_link *c, int site, size_t bytes)
         atomic_fetch_add_explicit(&c->steps->done, 1, memory_order_relaxed);
     waited = (uint64_t)(clock_ns() - start);
     c->base.stats.exchanges++;
-    c->base.stats.bytes += units * UNIT_BYTES;
+    c->base.stats.bytes += units * COMM_UNIT_BYTES;
     c->base.stats.wait_ns += waited;
     if (waited > c->base.stats.wait_max_ns)
         c->base.stats.wait_max_ns = waited;
@@ -125,8 +117,8 @@ static const uint8_t *slot_of(const struct comm_link *c, int r)
 
 static int usable(struct comm_link *c, int site)
 {
-    if (c->err == 0 && (site < 0 || site >= COMM_SITES))
-        c->err = fail(-EINVAL, "comm link: site %d, want 0 to %d", site, COMM_SITES - 1);
+    if (c->err == 0)
+        c->err = comm_site_check(site);
     if (c->err == 0 && atomic_load_explicit(&c->aborted, memory_order_acquire))
         c->err = -ECANCELED;
     return c->err == 0;
@@ -212,9 +204,9 @@ static int link_barrier(struct comm *base)
 {
     struct comm_link *c = (struct comm_link *)base;
 
-    if (usable(c, SITE_BARRIER)) {
-        memset(out_slot(c), 0, UNIT_BYTES);
-        c->err = exchange(c, SITE_BARRIER, UNIT_BYTES);
+    if (usable(c, COMM_SITE_BARRIER)) {
+        memset(out_slot(c), 0, COMM_UNIT_BYTES);
+        c->err = exchange(c, COMM_SITE_BARRIER, COMM_UNIT_BYTES);
     }
     return c->err;
 }
@@ -256,14 +248,10 @@ int comm_link_open(struct link *const *links, int rank, int world, const struct 
                    struct comm **out)
 {
     struct comm_link *c;
-    int r;
+    int r = comm_link_check(rank, world, s);
 
-    if (world < 2 || world > COMM_WORLD_MAX || rank < 0 || rank >= world)
-        return fail(-EINVAL, "comm link: rank %d of %d, want a world of 2 to %d", rank, world,
-                    COMM_WORLD_MAX);
-    if (s->slot_bytes == 0 || s->slot_bytes % 4096 != 0 || s->slot_bytes > LINK_SLOT_BYTES_MAX)
-        return fail(-EINVAL, "comm link: slot bytes %zu, want a multiple of 4096 up to %d",
-                    s->slot_bytes, LINK_SLOT_BYTES_MAX);
+    if (r < 0)
+        return r;
     c = calloc(1, sizeof(*c));
     if (!c)
         return fail(-ENOMEM, "comm link: no memory");

@@ -1,9 +1,27 @@
-/* comm_record.c owns the words for exchanges that do not fit together. */
+/* comm_record.c owns the words for exchanges that do not fit together, or that there cannot be. */
 #include "src/transport/comm_record.h"
 
 #include <errno.h>
 
 #include "src/base/log.h"
+
+int comm_link_check(int rank, int world, const struct comm_settings *s)
+{
+    if (world < 2 || world > COMM_WORLD_MAX || rank < 0 || rank >= world)
+        return fail(-EINVAL, "comm link: rank %d of %d, want a world of 2 to %d", rank, world,
+                    COMM_WORLD_MAX);
+    if (s->slot_bytes == 0 || s->slot_bytes % 4096 != 0 || s->slot_bytes > LINK_SLOT_BYTES_MAX)
+        return fail(-EINVAL, "comm link: slot bytes %zu, want a multiple of 4096 up to %d",
+                    s->slot_bytes, LINK_SLOT_BYTES_MAX);
+    return 0;
+}
+
+int comm_site_check(int site)
+{
+    if (site < 0 || site >= COMM_SITES)
+        return fail(-EINVAL, "comm link: site %d, want 0 to %d", site, COMM_SITES - 1);
+    return 0;
+}
 
 int comm_tags_differ(const char *comm, uint64_t want, uint64_t got, int peer)
 {

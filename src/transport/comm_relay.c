@@ -20,11 +20,12 @@
 #include "kernels/backend.h"
 #include "kernels/exchange.h"
 #include "src/base/clock.h"
+#include "src/base/cores.h"
 #include "src/base/log.h"
 #include "src/transport/comm_record.h"
 #include "src/transport/comm_table.h"
 
-enum { UNIT_BYTES = 16, SITE_BARRIER = 0, IDLE_POLLS = 64 };
+enum { IDLE_POLLS = 64 };
 
 #define IDLE_AFTER_NS (2 * NS_PER_MS) /* without a bell; within a window gaps are far shorter */
 #define NAP_NS (30 * NS_PER_US)
@@ -40,7 +41,7 @@ struct comm_relay {
     uint64_t *raised[COMM_WORLD_MAX]; /* flags of links with several rails, else NULL */
     struct comm_steps *steps;         /* or NULL */
     struct peer_record seen;          /* what has been counted already */
-    int wait_limit_ms;
+    int wait_limit_ms, core;
     struct queue *q; /* of barriers */
 
     pthread_t proxy;
@@ -67,7 +68,7 @@ static void relay_end(struct comm_relay *c, int code, int peer)
 static int send_slot(struct comm_relay *c, uint64_t tag)
 {
     size_t off = (size_t)((uint32_t)tag & 1) * c->slot_bytes,
-           bytes = (size_t)(tag >> 44) * UNIT_BYTES;
+           bytes = (size_t)(tag >> 44) * COMM_UNIT_BYTES;
     int me = c->base.rank, world = c->base.world;
 
     for (int i = 1; i < world; i++) {
@@ -111,10 +112,10 @@ static int poll_links(struct comm_relay *c)
 static void meet(struct comm_relay *c)
 {
     uint32_t seq = c->seq + 1;
-    uint64_t tag = seq | (uint64_t)SITE_BARRIER << 32 | (uint64_t)1 << 44;
+    uint64_t tag = comm_tag(seq, COMM_SITE_BARRIER, 1);
     int64_t begun = clock_ns();
 
-    memset(c->shared.outbox + (seq & 1) * c->slot_bytes, 0, UNIT_BYTES);
+    memset(c->shared.outbox + (seq & 1) * c->slot_bytes, 0, COMM_UNIT_BYTES);
     if (send_slot(c, tag) < 0)
         return;
     for (int p = 0; p < c->base.world; p++) {
@@ -146,6 +147,8 @@ static void *proxy_run(void *arg)
     int64_t last = clock_ns();
 
     log_rank(c->base.rank);
+    if (c->core >= 0 && cores_stay(&c->core, 1) < 0)
+        log_warn("comm link: the proxy cannot stay on core %d", c->core);
     for (unsigned polls = 0; !atomic_load_explicit(&c->stop, memory_order_relaxed); polls++) {
         uint32_t seq = c->seq + 1;
         uint64_t tag = __atomic_load_n(c->shared.bell + (size_t)(seq & 1) * PEER_BELL_STRIDE,
@@ -177,8 +180,8 @@ static void *proxy_run(void *arg)
 
 static bool relay_usable(struct comm_relay *c, int site)
 {
-    if (c->err == 0 && (site < 0 || site >= COMM_SITES))
-        c->err = fail(-EINVAL, "comm link: site %d, want 0 to %d", site, COMM_SITES - 1);
+    if (c->err == 0)
+        c->err = comm_site_check(site);
     return c->err == 0;
 }
 
@@ -321,14 +324,10 @@ int comm_relay_open(struct link *const *links, struct device *d, int rank, int w
                                   s->wait_limit_ms < 0 ? -1 : (int64_t)s->wait_limit_ms * NS_PER_MS,
                               .relayed = true };
     struct comm_relay *c;
-    int r;
+    int r = comm_link_check(rank, world, s);
 
-    if (world < 2 || world > COMM_WORLD_MAX || rank < 0 || rank >= world)
-        return fail(-EINVAL, "comm link: rank %d of %d, want a world of 2 to %d", rank, world,
-                    COMM_WORLD_MAX);
-    if (s->slot_bytes == 0 || s->slot_bytes % 4096 != 0 || s->slot_bytes > LINK_SLOT_BYTES_MAX)
-        return fail(-EINVAL, "comm link: slot bytes %zu, want a multiple of 4096 up to %d",
-                    s->slot_bytes, LINK_SLOT_BYTES_MAX);
+    if (r < 0)
+        return r;
     c = calloc(1, sizeof(*c));
     if (!c)
         return fail(-ENOMEM, "comm link: no memory");
@@ -338,6 +337,7 @@ int comm_relay_open(struct link *const *links, struct device *d, int rank, int w
     c->seq = s->first_seq;
     c->steps = s->steps;
     c->wait_limit_ms = s->wait_limit_ms;
+    c->core = s->proxy_core ? *s->proxy_core : -1;
     r = peer_open(d, &spec, &c->peer);
     if (r < 0) {
         free(c);
@@ -349,7 +349,7 @@ int comm_relay_open(struct link *const *links, struct device *d, int rank, int w
         if (p != rank)
             r = attach(c, links[p]);
     if (r == 0) {
-        r = -pthread_create(&c->proxy, NULL, proxy_run, c);
+        r = -cores_thread(&c->proxy, proxy_run, c);
         if (r < 0)
             fail(r, "comm link: no thread for the proxy: %s", strerror(-r));
     }

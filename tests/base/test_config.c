@@ -298,6 +298,7 @@ static const struct {
       "comm peer needs" },
     { "two hosts", { "ranks=2", "hosts=192.0.2.1,192.0.2.2", "link=tcp", "secret=s" }, NULL },
     { "pinned", { "pin=3,12" }, NULL },
+    { "two threads on one core", { "pin=3,3" }, "pin: round and proxy thread want cores of their own" },
     { "not pinned", { "pin=off" }, NULL },
     { "one core", { "pin=3" }, "pin: want auto, off or two cores" },
     { "three cores", { "pin=3,4,5" }, "pin: want" },

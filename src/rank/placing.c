@@ -1,0 +1,141 @@
+/* placing.c owns the choice of processors; base/cores.h moves the threads. */
+#include "src/rank/placing.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "src/base/log.h"
+#include "src/transport/link_rdma.h"
+
+enum { PORTS_MAX = 16 };
+
+static const struct placing nowhere = { .round = -1, .proxy = -1 };
+
+enum placing_result placing_share(const int *order, int cores, int ranks, int place, int workers,
+                                  bool proxy, struct placing *out)
+{
+    int spinners = ranks * (1 + proxy), share;
+
+    *out = nowhere;
+    if (spinners + ranks * workers >= cores)
+        return spinners + ranks * workers > cores ? PLACING_SHORT : PLACING_FULL;
+    out->round = order[place];
+    if (proxy)
+        out->proxy = order[ranks + place];
+    share = (cores - spinners) / ranks;
+    for (int i = 0; i < share && workers > 0; i++)
+        out->worker[out->workers++] = order[spinners + place * share + i];
+    return PLACING_DONE;
+}
+
+/* The device whose address is this rank's, or the first usable one. */
+static void device_of(const struct config *c, char *out, size_t cap)
+{
+    struct rdma_seen seen[PORTS_MAX];
+    char host[256];
+    int n = strcmp(c->link, "rdma") == 0 ? rdma_survey(seen, PORTS_MAX) : 0;
+    size_t length;
+
+    out[0] = 0;
+    if (config_host(c, c->rank, host, sizeof(host)) < 0)
+        return;
+    length = strlen(host);
+    for (int i = 0; i < n; i++) {
+        bool own = strncmp(seen[i].address, host, length) == 0 && seen[i].address[length] == '/';
+
+        if (seen[i].active && seen[i].gid_index >= 0 && (own || !out[0]))
+            snprintf(out, cap, "%s", seen[i].device);
+    }
+}
+
+static void say(const struct placing *p)
+{
+    log_debug("pin: round on core %d, proxy %d, workers on %d cores", p->round, p->proxy,
+              p->workers);
+}
+
+/* "3,12": config_check has seen that it is two numbers. */
+static int named(const struct config *c, const int *order, int cores, struct placing *out)
+{
+    int want[2] = { atoi(c->pin), atoi(strchr(c->pin, ',') + 1) }, found = 0;
+
+    for (int i = 0; i < cores; i++) {
+        if (order[i] == want[0] || order[i] == want[1])
+            found++;
+        else
+            out->worker[out->workers++] = order[i];
+    }
+    if (c->ranks > 1 && strcmp(c->link, "loop") == 0)
+        return fail(
+            -EINVAL,
+            "config: pin: %s are the cores of one rank, with link loop this process has %d; "
+            "want auto or off",
+            c->pin, c->ranks);
+    if (found < 2)
+        return fail(-EINVAL, "config: pin: this process may not use the cores %s, it may use %d",
+                    c->pin, cores);
+    out->round = want[0];
+    out->proxy = want[1];
+    say(out);
+    return 0;
+}
+
+int placing_of(const struct config *c, int workers, bool proxy, struct placing *out)
+{
+    int order[CORES_MAX], cores, ranks, place, threads;
+    bool automatic = strcmp(c->pin, "auto") == 0;
+    char device[24];
+
+    *out = nowhere;
+    if (strcmp(c->pin, "off") == 0 || (automatic && c->ranks == 1))
+        return 0;
+    device_of(c, device, sizeof(device));
+    cores = cores_list(device, order, CORES_MAX);
+    if (!automatic)
+        return named(c, order, cores, out);
+    ranks = config_neighbours(c, &place);
+    threads = ranks * (1 + proxy + workers);
+    switch (placing_share(order, cores, ranks, place, workers, proxy, out)) {
+    case PLACING_DONE:
+        say(out);
+        break;
+    case PLACING_FULL:
+        log_debug("pin: %d threads of %d ranks leave no core to others: the kernel places them",
+                  threads, ranks);
+        break;
+    case PLACING_SHORT:
+        if (place == 0) /* once on this machine */
+            log_warn("pin: %d threads of %d ranks on %d cores: the kernel places them; set fewer "
+                     "threads",
+                     threads, ranks, cores);
+        break;
+    }
+    return 0;
+}
+
+static void stay(const int *core, int n)
+{
+    int r = cores_stay(core, n);
+
+    if (r < 0)
+        log_warn("pin: core %d: %s; the kernel places this thread", core[0], strerror(-r));
+}
+
+void placing_workers(const struct placing *p)
+{
+    if (p->workers > 0)
+        stay(p->worker, p->workers);
+}
+
+void placing_round(const struct placing *p)
+{
+    if (p->round >= 0)
+        stay(&p->round, 1);
+}
+
+void placing_leave(void)
+{
+    cores_leave();
+}
