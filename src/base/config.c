@@ -139,8 +139,9 @@ static const struct field fields[] = {
     F(stripe_min, CFG_BYTES, "32KiB", AGREE, "smaller exchanges use one rail",
       RANGE(0, INT64_C(1) << 30)),
     F(spin_us, CFG_INT, "20", LOCAL, "polling before a thread sleeps", RANGE(0, 1000000)),
-    F(plan_form, CFG_CHOICE, "flag", AGREE, "how a plan frame is announced over rdma",
-      NAMES("flag", "imm")),
+    F(plan_form, CFG_CHOICE, "flag", AGREE,
+      "how plan frames come over rdma: a flag in memory, immediate data, or not at all: over tcp",
+      NAMES("flag", "imm", "tcp")),
 };
 
 #define FIELDS (sizeof(fields) / sizeof(fields[0]))

@@ -21,7 +21,7 @@ enum numerics { NUMERICS_FP32, NUMERICS_BF16, NUMERICS_RELEASED };
 enum partials { PARTIALS_AUTO, PARTIALS_BF16, PARTIALS_FP32 };
 enum experts { EXPERTS_WIDTH, EXPERTS_WHOLE };
 enum graphs { GRAPHS_AUTO, GRAPHS_ON, GRAPHS_OFF };
-enum plan_form { PLAN_FORM_FLAG, PLAN_FORM_IMM };
+enum plan_form { PLAN_FORM_FLAG, PLAN_FORM_IMM, PLAN_FORM_TCP };
 
 /* Names that choose an implementer of a table stay names; they are one of the allowed ones and live
  * for ever. Other strings belong to the config. Never NULL: empty means not given.

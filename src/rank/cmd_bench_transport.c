@@ -14,6 +14,7 @@
 #include "src/rank/control.h"
 #include "src/rank/exit_code.h"
 #include "src/rank/group_config.h"
+#include "src/rank/mailbox.h"
 #include "src/rank/plan_box.h"
 #include "src/transport/comm.h"
 
@@ -183,7 +184,7 @@ static int mailbox(struct rig *g)
 static int open_rig(struct rig *g)
 {
     const struct config *c = &g->cfg;
-    struct link *windows[RANKS_MAX] = { 0 }, *plans[RANKS_MAX] = { 0 };
+    struct link *windows[RANKS_MAX] = { 0 };
     struct comm_settings s = { .partials = COMM_BF16,
                                .slot_bytes = SLOT_BYTES,
                                .spin_us = c->spin_us,
@@ -201,16 +202,12 @@ static int open_rig(struct rig *g)
         g->code = group_exit_code(r);
         return r;
     }
-    for (int i = 0; i < c->ranks; i++) {
-        if (i == c->rank)
-            continue;
-        windows[i] = group_link(g->group, i, GROUP_WINDOWS);
-        if (c->rank == 0 || i == 0)
-            plans[i] = group_link(g->group, i, GROUP_PLAN);
-    }
+    for (int i = 0; i < c->ranks; i++)
+        if (i != c->rank)
+            windows[i] = group_link(g->group, i, GROUP_WINDOWS);
     r = comm_link_open(windows, c->rank, c->ranks, &s, &g->comm);
     if (r == 0)
-        r = plan_box_open(plans, c->rank, c->ranks, &b, &g->box);
+        r = mailbox_open(g->group, &b, c->wait_limit_ms, &g->box);
     if (r == 0)
         r = clocks_meet(g->box, c->rank, c->ranks, c->wait_limit_ms, &g->clocks);
     g->x = r == 0 ? calloc(SLOT_BYTES / 2, sizeof(float)) : NULL;

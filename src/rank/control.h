@@ -18,6 +18,7 @@
 #define TANDEM_RANK_CONTROL_H
 
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -27,7 +28,8 @@ struct group;
 struct comm_hub;
 struct group_hub;
 
-enum group_channel { GROUP_WINDOWS = 0, GROUP_DRAFT = 1, GROUP_PLAN = 2, GROUP_CHANNELS };
+/* GROUP_SPARE: TCP for the plan, where its links are rdma and may not come about */
+enum group_channel { GROUP_WINDOWS = 0, GROUP_DRAFT = 1, GROUP_PLAN = 2, GROUP_SPARE = 3, GROUP_CHANNELS };
 
 enum group_cancel { CANCEL_NOT, CANCEL_ASKED, CANCEL_SILENT }; /* silent: without a line about it */
 
@@ -38,6 +40,7 @@ struct group_settings {
     const char *link;         /* loop, tcp, shm, rdma */
     int rails;                /* of rdma: 0 for all there are */
     size_t stripe_min;        /* of rdma: shorter sends go over the first rail */
+    int plan_form;            /* of rdma: enum plan_form of config.h */
     struct group_hub *hub;    /* loop only */
     const char *const *hosts; /* [world], or NULL: all on 127.0.0.1 */
     int port;                 /* rank 0's; 0 is refused */
@@ -85,12 +88,17 @@ void group_unlisten(int fd);
 int group_compare(struct group *g, const char *const what[GROUP_MARK_PARTS],
                   const uint8_t mark[GROUP_DIGEST_BYTES], int timeout_ms);
 
+/* group_vote - never in a round.
+ * result   1 every rank said yes, 0 one of them did not, the same on all
+ * errors   as barrier */
+int group_vote(struct group *g, bool yes, int timeout_ms);
+
 /* group_exit_code - exit code for an error of group_open: README's table. What ends a group later
  * is 70, whatever its errno. */
 int group_exit_code(int r);
 
-/* group_link - the connected link to a peer on a channel (windows and plan are open); owned by the
- * group */
+/* group_link - the connected link to a peer on a channel, NULL on one that is not open (of those with rank 0 windows
+ * and plan are); owned by the group */
 struct link *group_link(struct group *g, int peer, enum group_channel channel);
 
 /* group_failed - 0, or the negative errno of the first cause. A load; any thread. */

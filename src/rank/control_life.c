@@ -1,8 +1,9 @@
 /* control_life - the thread of a group over TCP, and what other threads may do with the group.
  *
- * The thread sends heartbeats, reads frames and notices ends; it shares no lock that anybody holds
- * while loading, logging to a disk or waiting for a device. Frames to peers never wait: a socket
- * that is full for a notice of 64 bytes belongs to a peer that has stopped reading long ago.
+ * The thread sends heartbeats, reads frames, asks the links' devices for news and notices ends; it
+ * shares no lock that anybody holds while loading, logging to a disk or waiting for a device. Frames
+ * to peers never wait: a socket that is full for a notice of 64 bytes belongs to a peer that has
+ * stopped reading long ago.
  */
 #include "src/rank/control_tcp.h"
 
@@ -17,6 +18,7 @@
 #include "src/base/clock.h"
 #include "src/base/log.h"
 #include "src/rank/memory_plan.h"
+#include "src/transport/link.h"
 
 enum { LINGER_MS = 100 };
 
@@ -191,6 +193,20 @@ static void beat(struct control *c, int64_t now)
                       0); /* a broken wire is noticed by its silence */
 }
 
+/* A device behind a link may report its end while this rank computes, or has nothing to do. */
+static void check_links(struct control *c)
+{
+    for (int p = 0; p < c->base.world; p++) {
+        for (int k = 0; k < GROUP_CHANNELS; k++) {
+            struct link *l = c->base.link[p][k];
+            int r = l ? l->ops->news(l) : 0;
+
+            if (r < 0 && !group_stopping(&c->base))
+                group_fault(&c->base, r, 1, fail_text());
+        }
+    }
+}
+
 /* Somebody has to get on. The star's centre sees everybody, a follower rank 0 and itself. */
 static void check_stall(struct control *c, int64_t now)
 {
@@ -219,6 +235,7 @@ static void *control_thread(void *arg)
 
         if (now >= next) {
             beat(c, now);
+            check_links(c);
             next = now + c->heartbeat_ms * NS_PER_MS;
         }
         p[n++] = (struct pollfd){ .fd = c->wake, .events = POLLIN };

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "src/base/clock.h"
+#include "src/base/config.h"
 #include "src/base/log.h"
 #include "src/rank/control_meet.h"
 #include "src/transport/link_rdma.h"
@@ -23,16 +24,19 @@ static int open_link(struct control *c, const struct group_settings *s, int fd, 
                      int channel)
 {
     struct link **at = &c->base.link[peer][channel];
+    bool spare = channel == GROUP_SPARE, plan = spare || channel == GROUP_PLAN;
 
     if (strcmp(s->link, "shm") == 0)
         return link_shm_open(fd, s->rank, peer, channel, MESH_MS, at);
-    if (strcmp(s->link, "rdma") == 0)
-        return link_rdma_open(fd, s->rank, peer, channel, MESH_MS,
-                              &(struct link_rdma_settings){ .host = control_host(s, s->rank),
-                                                            .rails = s->rails,
-                                                            .stripe_min = s->stripe_min },
-                              at);
-    return link_tcp_open(fd, s->rank, peer, channel, MESH_MS, at);
+    if (strcmp(s->link, "rdma") == 0 && !spare && !(plan && s->plan_form == PLAN_FORM_TCP))
+        return link_rdma_open(
+            fd, s->rank, peer, channel, MESH_MS,
+            &(struct link_rdma_settings){ .host = control_host(s, s->rank),
+                                          .rails = s->rails,
+                                          .stripe_min = s->stripe_min,
+                                          .imm = plan && s->plan_form == PLAN_FORM_IMM },
+            at);
+    return link_tcp_open(fd, s->rank, peer, plan ? GROUP_PLAN : channel, MESH_MS, at);
 }
 
 static int data_hello(const struct group_settings *s, const struct control_secret *secret,
@@ -103,7 +107,8 @@ static int answer_call(struct control *c, const struct group_settings *s,
     memcpy(&h, g->buf, sizeof(h));
     if (h.role != CONTROL_ROLE_DATA || h.rank <= (uint32_t)s->rank ||
         h.rank >= (uint32_t)s->world || h.channel >= GROUP_CHANNELS ||
-        !group_channel_open(h.channel, s->rank, (int)h.rank) || c->base.link[h.rank][h.channel]) {
+        !group_channel_open(s, h.channel, s->rank, (int)h.rank) ||
+        c->base.link[h.rank][h.channel]) {
         door_say(door, g, "no data socket of a rank that is due");
         door_dismiss(g);
         return 0;
@@ -137,7 +142,7 @@ static int accept_calls(struct control *c, const struct group_settings *s,
 
     for (int p = s->rank + 1; p < s->world; p++)
         for (int k = 0; k < GROUP_CHANNELS; k++)
-            due += group_channel_open(k, s->rank, p);
+            due += group_channel_open(s, k, s->rank, p);
     while (due > 0) {
         struct door_guest *g;
         int r = door_wait(door, MESH_LOOK_MS, &g), lost = control_lost(c);
@@ -167,7 +172,7 @@ int control_mesh(struct control *c, const struct group_settings *s,
     memset(fd, -1, sizeof(fd));
     for (int p = 0; p < s->rank && r == 0; p++)
         for (int k = 0; k < GROUP_CHANNELS && r == 0; k++)
-            if (group_channel_open(k, p, s->rank))
+            if (group_channel_open(s, k, p, s->rank))
                 r = call(s, secret, table, p, k, &fd[p][k]);
     if (r == 0)
         r = accept_calls(c, s, secret, door, table, until);

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "src/base/config.h"
 #include "src/base/log.h"
 #include "src/rank/exit_code.h"
 #include "src/rank/progress.h"
@@ -23,9 +24,12 @@ void group_init(struct group *g, const struct group_ops *ops, const struct group
     g->progress = s->progress;
 }
 
-int group_channel_open(enum group_channel c, int a, int b)
+int group_channel_open(const struct group_settings *s, enum group_channel c, int a, int b)
 {
-    return c == GROUP_WINDOWS || (c == GROUP_PLAN && (a == 0 || b == 0));
+    bool spare = strcmp(s->link, "rdma") == 0 && s->plan_form != PLAN_FORM_TCP;
+
+    return c == GROUP_WINDOWS ||
+           ((c == GROUP_PLAN || (c == GROUP_SPARE && spare)) && (a == 0 || b == 0));
 }
 
 /* A control channel over TCP joins processes, whatever carries their windows. */
@@ -190,6 +194,23 @@ int group_compare(struct group *g, const char *const what[GROUP_MARK_PARTS],
         group_fault(g, r, 1, text);
     }
     return r;
+}
+
+int group_vote(struct group *g, bool yes, int timeout_ms)
+{
+    uint8_t mark[GROUP_DIGEST_BYTES] = { yes };
+
+    /* to rank 0, who sees everybody, and back; nobody writes a mark that another one still reads */
+    for (int turn = 0; turn < 2; turn++) {
+        int r = g->ops->barrier(g, timeout_ms, turn == 0 || g->rank == 0 ? mark : NULL);
+
+        if (r < 0)
+            return r;
+        for (int p = 0; p < g->world; p++)
+            if (g->marked[p] && !g->mark[p][0])
+                mark[0] = 0;
+    }
+    return mark[0];
 }
 
 void group_stop(struct group *g)

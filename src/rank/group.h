@@ -59,7 +59,7 @@ void group_links_close(struct group *g);
 
 /* group_channel_open - whether links are made for a channel: draft passes run in the order of the
  * windows, so GROUP_DRAFT has none; the plan goes between rank 0 and each follower */
-int group_channel_open(enum group_channel c, int a, int b);
+int group_channel_open(const struct group_settings *s, enum group_channel c, int a, int b);
 
 /* group_agree - compare what must be equal, as seen from this rank.
  * errors   -EINVAL with one line that names version, at most three keys, or the digests */

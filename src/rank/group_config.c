@@ -18,6 +18,7 @@ int group_of_config(const struct config *c, struct group_texts *t, struct group_
                                     .link = c->link,
                                     .rails = c->rails == CONFIG_AUTO ? 0 : c->rails,
                                     .stripe_min = c->stripe_min,
+                                    .plan_form = c->plan_form,
                                     .hosts = t->hosts,
                                     .port = c->port,
                                     .secret = c->secret[0] ? c->secret : NULL,

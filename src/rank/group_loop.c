@@ -204,6 +204,7 @@ unlock:
 
 int group_hub_open(int world, struct group_hub **out)
 {
+    const struct group_settings loop = { .link = "loop" };
     struct group_hub *h;
     pthread_condattr_t attr;
     int r;
@@ -223,7 +224,7 @@ int group_hub_open(int world, struct group_hub **out)
         for (int b = a + 1; b < world; b++) {
             for (int c = 0; c < GROUP_CHANNELS; c++) {
                 r = 0;
-                if (group_channel_open(c, a, b))
+                if (group_channel_open(&loop, c, a, b))
                     r = link_loop_open(a, b, c, HUB_MEET_MS, &h->link[a][b][c], &h->link[b][a][c]);
                 if (r < 0) {
                     group_hub_close(h);

@@ -12,6 +12,7 @@
 #include "src/model/row_store.h"
 #include "src/model/tokenizer.h"
 #include "src/rank/costs.h"
+#include "src/rank/mailbox.h"
 #include "src/rank/meeting.h"
 #include "src/transport/comm.h"
 #include "src/verify/accept.h"
@@ -244,8 +245,6 @@ static int check_settings(struct rank *k)
     const struct config *c = &k->cfg;
     int r = 0;
 
-    if (c->plan_form == PLAN_FORM_IMM)
-        return fail(-EINVAL, "config: plan_form imm is not in this build, want flag");
     if (c->numerics == NUMERICS_RELEASED)
         r = check_released(k->pack);
     if (r < 0)
@@ -411,7 +410,6 @@ static int open_comm(struct rank *k)
     struct plan_box_settings b = { .spin_us = c->spin_us,
                                    .wait_limit_ms = c->wait_limit_ms,
                                    .max_words = plan_words(&k->bounds) };
-    struct link *plans[RANKS_MAX] = { 0 };
     int r = open_sums(k, &s);
 
     if (r == 0)
@@ -426,12 +424,7 @@ static int open_comm(struct rank *k)
                           .round = c->numerics == NUMERICS_FP32 ? ROUND_NONE : ROUND_BF16,
                           .in = c->numerics == NUMERICS_RELEASED ? CODEC_QW : CODEC_F32,
                           .trace = c->trace_numerics };
-    if (c->ranks == 1)
-        return 0;
-    for (int i = 0; i < c->ranks; i++)
-        if (i != c->rank)
-            plans[i] = group_link(k->group, i, GROUP_PLAN);
-    return plan_box_open(plans, c->rank, c->ranks, &b, &k->box);
+    return c->ranks == 1 ? 0 : mailbox_open(k->group, &b, c->connect_timeout_ms, &k->box);
 }
 
 static int rows_max(const struct rank *k)
@@ -564,6 +557,14 @@ static int open_parts(struct rank *k)
     return r;
 }
 
+/* Whether the group finds a cause of its own within a moment: what this rank saw may only follow from it. */
+static bool cause_comes(const struct rank *k)
+{
+    for (int ms = 0; ms < CAUSE_WAIT_MS && !group_failed(k->group); ms += 5)
+        clock_sleep(5 * NS_PER_MS);
+    return group_failed(k->group);
+}
+
 /* For the others: what this thread has logged last. */
 static void why_not(char out[GROUP_REASON_BYTES])
 {
@@ -624,7 +625,7 @@ int rank_join(struct rank *k)
     }
     if (!k->group)
         return exit_code_of(STEP_DEVICE, r);
-    if (group_failed(k->group))
+    if (r == -ECONNRESET ? cause_comes(k) : group_failed(k->group))
         return rank_failure(k, r);
     why_not(why);
     group_decline(k->group, r, why);
@@ -640,11 +641,8 @@ int rank_broken(struct rank *k, int r, const char *fmt, ...)
     size_t n;
     va_list ap;
 
-    for (int ms = 0; k->group && ms < CAUSE_WAIT_MS; ms += 5) {
-        if (group_failed(k->group))
-            return r;
-        clock_sleep(5 * NS_PER_MS);
-    }
+    if (k->group && cause_comes(k))
+        return r;
     va_start(ap, fmt);
     vsnprintf(what, sizeof(what), fmt, ap);
     va_end(ap);

@@ -79,6 +79,11 @@ struct link_ops {
      *          way to the peer, -EIO the device */
     int (*poll)(struct link *l);
 
+    /* news - what the device behind the link has reported, for whoever watches a rank that does not poll: it
+     * computes, or has nothing to do. Never blocks; any thread, at any time from open to close.
+     * errors   -ENETDOWN our end of the cable, -EIO the device; logged by the thread that finds it, found once */
+    int (*news)(struct link *l);
+
     /* abort - every wait on this link ends within 1 ms with -ECANCELED; the peer sees a rank that
      * is gone. Any thread, any number of times. */
     void (*abort)(struct link *l);
@@ -94,6 +99,9 @@ struct link {
     int fd;      /* what a sleeping waiter hands to poll(2); -1: it sleeps on the bell */
     struct link_bell *bell; /* rings with every tag where LINK_WAKES is set, and on abort */
 };
+
+/* link_no_news - of links without a device */
+int link_no_news(struct link *l);
 
 /* link_find - the table of this name (setting `link`); -EINVAL with a line that lists the names */
 int link_find(const char *name, const struct link_ops **out);

@@ -164,6 +164,7 @@ const struct link_ops link_loop_ops = {
     .unreg = loop_unreg,
     .send = loop_send,
     .poll = loop_poll,
+    .news = link_no_news,
     .abort = loop_abort,
     .close = loop_close,
 };

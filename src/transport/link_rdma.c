@@ -4,6 +4,8 @@
  *   send   rail 0    payload | stripes, if that changed | tag       one chain, in this order
  *          rail i    payload | tag                                  only if the send is striped
  *
+ *   with imm, the tag beside its flag, as a write with immediate data: its completion here raises the flag
+ *
  * A queue pair keeps the order of its writes, so a tag proves the payload of its own rail; between
  * rails there is no order, so the waiter of a striped send looks at the line of every rail (link.c).
  * Nothing of the receiving side runs on its CPU. The socket that the link began with carries the
@@ -13,8 +15,10 @@
  */
 #include "src/transport/link_rdma.h"
 
+#include <arpa/inet.h>
 #include <assert.h>
 #include <errno.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -40,6 +44,7 @@ enum {
     LOOK_MS = 5,     /* between two looks at witness and device */
     DRAIN_MS = 2500, /* of sends when the memory is given back: above the retry limit */
     PROBE_SPIN_US = 50,
+    IMM_TAG_AT = 16, /* in the line of a flag: a tag whose completion has not been seen */
     BYE = 'B'
 };
 
@@ -54,10 +59,10 @@ struct rdma_end {
 static_assert(sizeof(struct rdma_end) == 72, "record on the wire");
 
 struct rdma_record {
-    uint32_t rails, stripe_min;
+    uint32_t rails, stripe_min, imm, reserved;
     struct rdma_end end[RAILS_MAX];
 };
-static_assert(sizeof(struct rdma_record) == 296, "record on the wire");
+static_assert(sizeof(struct rdma_record) == 304, "record on the wire");
 
 struct rail {
     struct rdma_port port;
@@ -76,8 +81,11 @@ struct rdma_link {
     char host[64];
     int meet_ms, socket;
     atomic_int aborted;
-    int dead;              /* first error, kept */
-    int probed, left;      /* the first writes went through; the peer takes no more of them */
+    pthread_mutex_t
+        ports;        /* held while rails are made or given back: news comes from another thread */
+    atomic_int ill;   /* what a device has reported */
+    int dead;         /* first error, kept */
+    int probed, left; /* the first writes went through; the peer takes no more of them */
     struct link_bell bell; /* rung by abort only: what arrives rings nothing */
     const struct link_mem *mem;
     uint8_t *area;
@@ -113,15 +121,25 @@ static int verb_failed(const struct rail *r, const char *what, int e)
                 strerror(e));
 }
 
+/* For one write with immediate data, which brings no bytes of a receive. */
+static int post_receive(struct rail *r)
+{
+    struct ibv_recv_wr wr = { 0 }, *bad;
+
+    return ibv_post_recv(r->qp, &wr, &bad);
+}
+
 /* Memory, completion queue and a queue pair that does not know its peer yet. */
 static int rail_open(struct rdma_link *l, const struct link_mem *m, struct rail *r)
 {
+    /* as many as the peer may raise flags before it has been answered */
+    unsigned receives = l->set.imm ? (unsigned)m->slots + 1 : 1;
     struct ibv_qp_attr a = { .qp_state = IBV_QPS_INIT,
                              .port_num = r->port.port,
                              .qp_access_flags = IBV_ACCESS_REMOTE_WRITE };
     struct ibv_qp_init_attr init = { .qp_type = IBV_QPT_RC,
                                      .cap = { .max_send_wr = QP_WRITES,
-                                              .max_recv_wr = 1,
+                                              .max_recv_wr = receives,
                                               .max_send_sge = 1,
                                               .max_recv_sge = 1,
                                               .max_inline_data = sizeof(uint64_t) * 2 } };
@@ -136,7 +154,7 @@ static int rail_open(struct rdma_link *l, const struct link_mem *m, struct rail 
     if (res < 0)
         return res;
     r->psn &= 0xffffff;
-    r->cq = ibv_create_cq(r->port.ctx, QP_WRITES, NULL, NULL, 0);
+    r->cq = ibv_create_cq(r->port.ctx, QP_WRITES + (int)receives, NULL, NULL, 0);
     if (!r->cq)
         return verb_failed(r, "completion queue", errno);
     init.send_cq = r->cq;
@@ -146,6 +164,8 @@ static int rail_open(struct rdma_link *l, const struct link_mem *m, struct rail 
         return verb_failed(r, "queue pair", errno);
     e = ibv_modify_qp(r->qp, &a,
                       IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
+    for (unsigned i = 0; l->set.imm && i < receives && !e; i++)
+        e = post_receive(r);
     return e ? verb_failed(r, "queue pair to INIT", e) : 0;
 }
 
@@ -209,8 +229,9 @@ static int rail_connect(const struct rdma_link *l, struct rail *r, const struct 
 
 static void record_of(const struct rdma_link *l, int ends, struct rdma_record *out)
 {
-    *out =
-        (struct rdma_record){ .rails = (uint32_t)ends, .stripe_min = (uint32_t)l->set.stripe_min };
+    *out = (struct rdma_record){ .rails = (uint32_t)ends,
+                                 .stripe_min = (uint32_t)l->set.stripe_min,
+                                 .imm = (uint32_t)l->set.imm };
     for (int i = 0; i < ends; i++) {
         const struct rail *r = &l->rail[i];
         struct rdma_end *e = &out->end[i];
@@ -234,6 +255,9 @@ static int record_read(const struct rdma_link *l, struct rdma_record *rec, struc
     if (rec->stripe_min != l->set.stripe_min)
         return fail(-EINVAL, "link rdma: stripe_min is %zu here, %u on rank %d", l->set.stripe_min,
                     rec->stripe_min, l->base.peer);
+    if (rec->imm != (uint32_t)l->set.imm)
+        return fail(-EINVAL, "link rdma: tags come %s immediate data here, not so on rank %d",
+                    l->set.imm ? "with" : "without", l->base.peer);
     for (uint32_t i = 0; i < rec->rails; i++) {
         struct rdma_end *e = &rec->end[i];
 
@@ -298,6 +322,21 @@ static int ask_witness(struct rdma_link *l)
     return gone(l);
 }
 
+/* A tag and all before it have arrived, as the completion of its write says. */
+static int raise_flag(struct rdma_link *l, struct rail *r, uint32_t slot)
+{
+    uint64_t tag;
+    int e;
+
+    if (slot >= (uint32_t)l->mem->slots)
+        return l->dead = fail(-EPROTO, "link rdma channel %d: rank %d raises flag %u of %d",
+                              l->base.channel, l->base.peer, slot, l->mem->slots);
+    memcpy(&tag, link_rail_line(l->mem, (int)slot, 0) + IMM_TAG_AT, sizeof(tag));
+    atomic_store_explicit(link_flag(l->mem, (int)slot), tag, memory_order_release);
+    e = post_receive(r);
+    return e ? l->dead = verb_failed(r, "receive", e) : 0;
+}
+
 static int reap(struct rdma_link *l, struct rail *r)
 {
     struct ibv_wc wc[CQ_BATCH];
@@ -306,8 +345,13 @@ static int reap(struct rdma_link *l, struct rail *r)
     if (n < 0)
         return l->dead = verb_failed(r, "completions", EIO);
     for (int i = 0; i < n; i++) {
-        if (wc[i].status == IBV_WC_SUCCESS) {
+        if (wc[i].status == IBV_WC_SUCCESS && wc[i].opcode != IBV_WC_RECV_RDMA_WITH_IMM) {
             r->flying--;
+            continue;
+        }
+        if (wc[i].status == IBV_WC_SUCCESS) {
+            if (raise_flag(l, r, ntohl(wc[i].imm_data)) < 0)
+                return l->dead;
             continue;
         }
         /* the first bad one tells the cause, unless the peer has left */
@@ -317,6 +361,23 @@ static int reap(struct rdma_link *l, struct rail *r)
         return l->dead;
     }
     return 0;
+}
+
+/* The rank that polls and the one that watches it may both ask; who finds something is told, the other one finds it in
+ * ill. */
+static int rdma_news(struct link *base)
+{
+    struct rdma_link *l = (struct rdma_link *)base;
+    int r = 0;
+
+    if (pthread_mutex_trylock(&l->ports) != 0)
+        return 0;
+    for (int i = 0; i < l->rails && r == 0; i++)
+        r = rdma_port_news(&l->rail[i].port);
+    pthread_mutex_unlock(&l->ports);
+    if (r < 0)
+        atomic_store_explicit(&l->ill, r, memory_order_release);
+    return r;
 }
 
 static int rdma_poll(struct link *base)
@@ -329,14 +390,14 @@ static int rdma_poll(struct link *base)
     if (atomic_load_explicit(&l->aborted, memory_order_acquire))
         return gone(l);
     for (int i = 0; i < l->rails; i++)
-        if (l->rail[i].flying && reap(l, &l->rail[i]) < 0)
+        if ((l->rail[i].flying || l->set.imm) && reap(l, &l->rail[i]) < 0)
             return l->dead;
     now = clock_ns();
     if (now - l->looked_ns < LOOK_MS * NS_PER_MS)
         return 0;
     l->looked_ns = now;
-    for (int i = 0; i < l->rails && l->dead == 0; i++)
-        l->dead = rdma_news(&l->rail[i].port);
+    rdma_news(base);
+    l->dead = atomic_load_explicit(&l->ill, memory_order_acquire);
     return l->dead ? l->dead : ask_witness(l);
 }
 
@@ -385,7 +446,12 @@ static int rail_send(struct rdma_link *l, int i, size_t off, size_t len, int str
                     (size_t)(m->inbox - m->flags) + off + at, 0);
     if (i == 0 && l->stripes[slot] != count)
         chain_write(&c, r, &count, sizeof(count), 0, line + LINK_STRIPES_AT, IBV_SEND_INLINE);
-    chain_write(&c, r, &tag, sizeof(tag), 0, line, IBV_SEND_INLINE | IBV_SEND_SIGNALED);
+    chain_write(&c, r, &tag, sizeof(tag), 0, line + (l->set.imm ? IMM_TAG_AT : 0),
+                IBV_SEND_INLINE | IBV_SEND_SIGNALED);
+    if (l->set.imm) {
+        c.wr[c.n - 1].opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
+        c.wr[c.n - 1].imm_data = htonl((uint32_t)slot);
+    }
     e = ibv_post_send(r->qp, c.wr, &bad);
     if (e)
         return l->dead = verb_failed(r, "send", e);
@@ -496,7 +562,7 @@ static int meet(struct rdma_link *l, const struct link_mem *m, int ends)
     struct rail_end here[RAILS_MAX], there[RAILS_MAX];
     struct rail_pair pair[RAILS_MAX];
     /* a slot that is never striped needs no second rail */
-    int want = m->slot_bytes < l->set.stripe_min ? 1 : l->set.rails;
+    int want = l->set.imm || m->slot_bytes < l->set.stripe_min ? 1 : l->set.rails;
     int r = link_hello_meet(base, l->socket, &l->aborted, l->meet_ms, &mine, &theirs);
 
     if (r < 0)
@@ -537,16 +603,12 @@ static void say_rails(const struct rdma_link *l)
                   l->rail[i].port.end.gid_index);
 }
 
-static int rdma_reg(struct link *base, struct link_mem *m)
+static int make_rails(struct rdma_link *l, struct link_mem *m)
 {
-    struct rdma_link *l = (struct rdma_link *)base;
     struct rdma_port port[RAILS_MAX];
-    int r = link_mem_check(base, m), ends;
+    int r, ends;
     size_t flags;
 
-    if (r < 0)
-        return r;
-    assert(!l->area);
     flags = link_area_bytes(m->slots * RAILS_MAX, 0); /* a line for each slot and rail */
     l->area_bytes = flags + link_area_bytes(1, (size_t)m->slots * m->slot_bytes);
     l->area = link_area_map(l->area_bytes);
@@ -570,10 +632,26 @@ static int rdma_reg(struct link *base, struct link_mem *m)
         m->inbox = NULL;
         m->flags = NULL;
         give_back(l);
+        /* the peer need not wait for what does not come */
+        shutdown(l->socket, SHUT_RDWR);
         return atomic_load(&l->aborted) ? -ECANCELED : r;
     }
     say_rails(l);
     return 0;
+}
+
+static int rdma_reg(struct link *base, struct link_mem *m)
+{
+    struct rdma_link *l = (struct rdma_link *)base;
+    int r = link_mem_check(base, m);
+
+    if (r < 0)
+        return r;
+    assert(!l->area);
+    pthread_mutex_lock(&l->ports);
+    r = make_rails(l, m);
+    pthread_mutex_unlock(&l->ports);
+    return r;
 }
 
 static void rdma_unreg(struct link *base, struct link_mem *m)
@@ -586,7 +664,9 @@ static void rdma_unreg(struct link *base, struct link_mem *m)
     if (l->area && !l->dead)
         drain(l, DRAIN_MS);
     send(l->socket, &bye, 1, MSG_DONTWAIT | MSG_NOSIGNAL);
+    pthread_mutex_lock(&l->ports);
     give_back(l);
+    pthread_mutex_unlock(&l->ports);
     if (!l->dead)
         l->dead = -ECANCELED;
     m->inbox = NULL;
@@ -607,6 +687,7 @@ static void rdma_close(struct link *base)
     struct rdma_link *l = (struct rdma_link *)base;
 
     give_back(l);
+    pthread_mutex_destroy(&l->ports);
     close(l->socket);
     free(l);
 }
@@ -618,6 +699,7 @@ const struct link_ops link_rdma_ops = {
     .unreg = rdma_unreg,
     .send = rdma_send,
     .poll = rdma_poll,
+    .news = rdma_news,
     .abort = rdma_abort,
     .close = rdma_close,
 };
@@ -638,6 +720,7 @@ int link_rdma_open(int fd, int rank, int peer, int channel, int meet_ms,
         goto close_fd;
     }
     memset(l, 0, sizeof(*l));
+    pthread_mutex_init(&l->ports, NULL);
     link_socket_tune(fd);
     l->base = (struct link){
         .ops = &link_rdma_ops, .rank = rank, .peer = peer, .channel = channel, .fd = -1

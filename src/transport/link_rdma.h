@@ -14,6 +14,8 @@ struct link_rdma_settings {
     const char *host;  /* this rank's address, the first rail is where it is; "" if unknown */
     int rails;         /* 0: all that have both ends in one subnet */
     size_t stripe_min; /* shorter sends go over the first rail alone; the same on both ends */
+    int imm; /* over one rail; the tag comes as a write with immediate data, and poll raises the flag when the device
+              * has reported it: the order that InfiniBand promises. The same on both ends */
 };
 
 /* link_rdma_open - the end of a link whose other end opens the same over the other end of this

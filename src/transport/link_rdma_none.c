@@ -47,6 +47,7 @@ const struct link_ops link_rdma_ops = {
     .unreg = none_unreg,
     .send = none_send,
     .poll = none_poll,
+    .news = link_no_news,
     .abort = none_end,
     .close = none_end,
 };

@@ -258,6 +258,7 @@ const struct link_ops link_shm_ops = {
     .unreg = shm_unreg,
     .send = shm_send,
     .poll = shm_poll,
+    .news = link_no_news,
     .abort = shm_abort,
     .close = shm_close,
 };

@@ -289,6 +289,7 @@ const struct link_ops link_tcp_ops = {
     .unreg = tcp_unreg,
     .send = tcp_send,
     .poll = tcp_poll,
+    .news = link_no_news,
     .abort = tcp_abort,
     .close = tcp_close,
 };

@@ -221,12 +221,16 @@ static int judge(struct rdma_port *p, enum ibv_event_type type)
     case IBV_EVENT_PORT_ERR:
         return fail(-ENETDOWN, "rdma: %s: the port is down", rail_text(&p->end, text));
     case IBV_EVENT_DEVICE_FATAL:
-        return fail(-ENETDOWN, "rdma: %s: the device has failed", rail_text(&p->end, text));
+        return fail(-ENETDOWN, "rdma: %s: the device has failed; the kernel's log says more",
+                    rail_text(&p->end, text));
     case IBV_EVENT_QP_FATAL:
+    case IBV_EVENT_CQ_ERR:
+        return fail(-EIO, "rdma: %s: the device gave up a queue (%s); the kernel's log says more",
+                    rail_text(&p->end, text), ibv_event_type_str(type));
     case IBV_EVENT_QP_REQ_ERR:
     case IBV_EVENT_QP_ACCESS_ERR:
-    case IBV_EVENT_CQ_ERR:
-        return fail(-EPROTO, "rdma: %s: %s", rail_text(&p->end, text), ibv_event_type_str(type));
+        return fail(-EPROTO, "rdma: %s: the other rank wrote where it may not (%s)",
+                    rail_text(&p->end, text), ibv_event_type_str(type));
     case IBV_EVENT_GID_CHANGE:
         if (!address_is_there(p))
             return fail(-ENETDOWN, "rdma: %s: the address is gone", rail_text(&p->end, text));
@@ -236,7 +240,7 @@ static int judge(struct rdma_port *p, enum ibv_event_type type)
     }
 }
 
-int rdma_news(struct rdma_port *p)
+int rdma_port_news(struct rdma_port *p)
 {
     struct pollfd f = { .fd = p->ctx->async_fd, .events = POLLIN };
     struct ibv_async_event e;

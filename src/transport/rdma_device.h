@@ -30,9 +30,10 @@ void rdma_port_close(struct rdma_port *p);
  * errors   the errno of the call; the line says which limit it was */
 int rdma_register(struct rdma_port *p, void *at, size_t bytes, int access, struct ibv_mr **out);
 
-/* rdma_news - what a device has reported since the last call, without blocking.
- * errors   -ENETDOWN the port or the device does not work any more, or its address is gone; logged */
-int rdma_news(struct rdma_port *p);
+/* rdma_port_news - what a device has reported since the last call, without blocking. One thread at a time.
+ * errors   -ENETDOWN the port or the device does not work any more, or its address is gone; -EIO a queue has failed;
+ *          logged */
+int rdma_port_news(struct rdma_port *p);
 
 /* rdma_completion_failed - log what a bad completion means and return its errno:
  * -EHOSTUNREACH no answer from the peer; -EPROTO the peer refused the access; -EIO the rest

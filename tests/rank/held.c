@@ -7,10 +7,11 @@
  *   nan      a logit of this rank's share becomes a NaN
  *   stray    drafts and their chances are others than the ones proposed
  *   short    the machine has a MiB of memory
+ *   noplan   the plan's links cannot be made
  *   wall     reading the time of day ends the process: it may jump
  *
  *   load       nothing is there yet, the group opens
- *   memory, clock, drafts   whenever they are asked for
+ *   memory, clock, drafts, links   whenever they are asked for
  *   start      the group is open, weights and states are not
  *   idle       rank 0 has no request yet
  *   prefill    in a prompt chunk, between two exchanges
@@ -23,6 +24,7 @@
  */
 #include "kernels/backend.h"
 #include "src/base/clock.h"
+#include "src/base/log.h"
 #include "src/draft/drafter.h"
 #include "src/model/family.h"
 #include "src/model/slot.h"
@@ -30,9 +32,11 @@
 #include "src/rank/control.h"
 #include "src/rank/lead.h"
 #include "src/rank/memory_plan.h"
+#include "src/rank/plan_box.h"
 #include "src/rank/rank.h"
 #include "src/transport/comm.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -50,6 +54,10 @@ int __real_rank_load(struct rank *k);
 int __wrap_rank_load(struct rank *k);
 int __real_lead_add(struct lead *l, const struct request *q, struct reply *out);
 int __wrap_lead_add(struct lead *l, const struct request *q, struct reply *out);
+int __real_plan_box_open(struct link *const *links, int rank, int world,
+                         const struct plan_box_settings *s, struct plan_box **out);
+int __wrap_plan_box_open(struct link *const *links, int rank, int world,
+                         const struct plan_box_settings *s, struct plan_box **out);
 int __real_group_barrier(struct group *g, int timeout_ms);
 int __wrap_group_barrier(struct group *g, int timeout_ms);
 uint64_t __real_memory_available(void);
@@ -181,6 +189,17 @@ int __wrap_clock_gettime(clockid_t clock, struct timespec *out)
     if (held.what && strcmp(held.what, "wall") == 0 && clock != CLOCK_MONOTONIC)
         abort();
     return __real_clock_gettime(clock, out);
+}
+
+int __wrap_plan_box_open(struct link *const *links, int rank, int world,
+                         const struct plan_box_settings *s, struct plan_box **out)
+{
+    struct link *l = links[rank == 0];
+
+    if (!due("noplan", "links"))
+        return __real_plan_box_open(links, rank, world, s, out);
+    l->ops->abort(l);
+    return fail(-ENOMEM, "held: no queue pair for the plan");
 }
 
 int __wrap_group_barrier(struct group *g, int timeout_ms)

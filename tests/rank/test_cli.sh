@@ -96,7 +96,7 @@ for link in loop shm tcp; do # what a link carries, without a model
     same "sizes and frames over $link" '5 3' \
         "$(grep -c ' + .* + ' "$WORK/out") $(grep -c '^mailbox: there\|^mailbox: seen by rank 1\|ranks over' "$WORK/out")"
 done
-expect 78 'plan_form imm is not in this build' "${G[@]}" --set plan_form=imm --prompt a
+expect 78 'plan_form: want one of flag, imm, tcp' "${G[@]}" --set plan_form=pigeon --prompt a
 expect 78 'wants ranks' "$TANDEM" bench --transport --set ranks=1
 expect 64 'option --bogus' "${launch[@]}" "${pair_conf[@]}" "${BASE[@]}" generate --prompt a --bogus
 

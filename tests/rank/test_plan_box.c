@@ -169,7 +169,7 @@ Test(plan_box, faults_of_the_link)
                 wires_run(2, run_rank, &t);
                 wires_close(&t.w);
             } while (cases[i].fault == FAULT_TEAR &&
-                     (t.result[1] != 0 || t.stats[1].rereads != 1) && ++tries < 20);
+                     (t.result[1] != 0 || t.stats[1].rereads != 1) && ++tries < 60);
             for (int r = 0; r < 2; r++)
                 cr_expect(eq(int, t.result[r], cases[i].result[r]), "%s, %s, rank %d", t.kind,
                           cases[i].name, r);

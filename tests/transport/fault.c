@@ -4,6 +4,7 @@
 #include <errno.h>
 
 #include "src/base/clock.h"
+#include "src/base/log.h"
 #include "tests/transport/wires.h"
 
 /* What a waiter reads from the base changes with the real link. */
@@ -18,6 +19,10 @@ static int fault_reg(struct link *l, struct link_mem *m)
 {
     struct fault_link *f = (struct fault_link *)l;
 
+    if (f->fault == FAULT_REG) {
+        f->real->ops->abort(f->real);
+        return fail(-ENOMEM, "link fault: no queue pair");
+    }
     return forward(f, f->real->ops->reg(f->real, m));
 }
 
@@ -82,6 +87,7 @@ static const struct link_ops fault_ops = {
     .unreg = fault_unreg,
     .send = fault_send,
     .poll = fault_poll,
+    .news = link_no_news,
     .abort = fault_abort,
     .close = fault_close,
 };

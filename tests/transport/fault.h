@@ -11,7 +11,8 @@ enum fault {
     FAULT_DUPLICATE, /* every send is made twice */
     FAULT_DELAY,     /* sends are late by up to 200 us */
     FAULT_TEAR, /* send `at` raises the flag over half of its bytes, the rest comes 100 us later */
-    FAULT_HALF  /* send `at` raises the flag over half of its bytes, the rest never comes */
+    FAULT_HALF, /* send `at` raises the flag over half of its bytes, the rest never comes */
+    FAULT_REG   /* it cannot be made, which the peer sees as one that is gone */
 };
 
 struct fault_link {

@@ -27,6 +27,7 @@ struct here {
     int rank, port;
     const char *mine, *leader;
     int rails; /* that the next link wants, 0 for all */
+    int imm;
 };
 
 struct end {
@@ -71,6 +72,7 @@ static int end_open(const struct here *h, struct end *e, int slots, size_t slot_
 {
     struct link_rdma_settings s = { .host = h->mine,
                                     .rails = h->rails,
+                                    .imm = h->imm,
                                     .stripe_min = WIRES_STRIPE_MIN };
 
     *e = (struct end){ .outbox = aligned_alloc(64, (size_t)slots * slot_bytes) };
@@ -131,6 +133,26 @@ static int over_one_rail(const struct here *h)
 
     one.rails = 1;
     return streams(&one, OPS / 4);
+}
+
+static int with_immediate_data(const struct here *h)
+{
+    struct here imm = *h;
+
+    imm.imm = 1;
+    return streams(&imm, OPS);
+}
+
+static int forms_that_differ(const struct here *h)
+{
+    struct here imm = *h;
+    struct end e;
+    int r;
+
+    imm.imm = h->rank;
+    r = end_open(&imm, &e, SLOTS, SLOT_BYTES);
+    end_close(&e);
+    return r == -EINVAL;
 }
 
 static int more_rails_than_there_are(const struct here *h)
@@ -214,6 +236,8 @@ static const struct {
 } cases[] = {
     { "payload is there when the flag is, all rails", over_all_rails },
     { "payload is there when the flag is, one rail", over_one_rail },
+    { "payload is there when the flag is, immediate data", with_immediate_data },
+    { "ends of two forms", forms_that_differ },
     { "more rails than there are", more_rails_than_there_are },
     { "ends that differ", ends_that_differ },
     { "a write outside the inbox", a_write_outside_the_inbox },

@@ -104,7 +104,7 @@ Test(link, payload_is_there_when_the_flag_is)
     for (int k = 0; wires_kinds[k]; k++) {
         struct pair p = { .kind = wires_kinds[k],
                           .ops = strcmp(wires_kinds[k], "tcp") == 0    ? 8000
-                                 : strcmp(wires_kinds[k], "rdma") == 0 ? 2000
+                                 : strncmp(wires_kinds[k], "rdma", 4) == 0 ? 2000
                                                                        : 40000 };
 
         wires_open(&p.w, p.kind, 2, 0);
@@ -378,6 +378,8 @@ Test(link, is_found_by_name)
     const struct link_ops *ops;
 
     for (int k = 0; wires_kinds[k]; k++) {
+        if (strchr(wires_kinds[k], ' ')) /* a form of another one */
+            continue;
         cr_assert(eq(int, link_find(wires_kinds[k], &ops), 0));
         cr_expect(eq(str, (char *)ops->name, (char *)wires_kinds[k]));
     }

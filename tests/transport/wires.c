@@ -15,7 +15,7 @@
 
 enum { MEET_MS = 5000 };
 
-const char *wires_kinds[] = { "loop", "tcp", "shm", NULL, NULL };
+const char *wires_kinds[] = { "loop", "tcp", "shm", NULL, NULL, NULL };
 
 /* Before any test looks: a process per test, and all of them see the same machine. A test runner
  * takes no arguments of ours, so WIRES=KIND in the environment leaves that one kind: an emulated
@@ -28,7 +28,7 @@ __attribute__((constructor)) static void find_kinds(void)
 
     for (int i = 0; i < n; i++)
         if (seen[i].active && seen[i].gid_index >= 0)
-            wires_kinds[3] = "rdma";
+            wires_kinds[3] = "rdma", wires_kinds[4] = "rdma imm";
     for (int k = 0; only && wires_kinds[k]; k++)
         if (strcmp(only, wires_kinds[k]) == 0)
             wires_kinds[0] = wires_kinds[k], wires_kinds[1] = NULL;
@@ -67,7 +67,7 @@ void wires_open(struct wires *w, const char *kind, int world, int channel)
     *w = (struct wires){ .world = world };
     for (int a = 0; a < world; a++) {
         for (int b = a + 1; b < world; b++) {
-            int fd[2], tcp = strcmp(kind, "tcp") == 0, rdma = strcmp(kind, "rdma") == 0;
+            int fd[2], tcp = strcmp(kind, "tcp") == 0, rdma = strncmp(kind, "rdma", 4) == 0;
 
             if (strcmp(kind, "loop") == 0) {
                 must(link_loop_open(a, b, channel, MEET_MS, &w->link[a][b], &w->link[b][a]) == 0,
@@ -76,7 +76,9 @@ void wires_open(struct wires *w, const char *kind, int world, int channel)
             }
             wires_socketpair(tcp, fd);
             if (rdma) {
-                struct link_rdma_settings s = { .host = "", .stripe_min = WIRES_STRIPE_MIN };
+                struct link_rdma_settings s = { .host = "",
+                                                .stripe_min = WIRES_STRIPE_MIN,
+                                                .imm = strcmp(kind, "rdma imm") == 0 };
 
                 must(link_rdma_open(fd[0], a, b, channel, MEET_MS, &s, &w->link[a][b]) == 0, kind);
                 must(link_rdma_open(fd[1], b, a, channel, MEET_MS, &s, &w->link[b][a]) == 0, kind);

@@ -7,7 +7,7 @@
 
 enum { WIRES_MAX = 8 };
 
-/* kinds of links that wires_open knows, NULL at the end; rdma where this machine has a device.
+/* kinds of links that wires_open knows, NULL at the end; rdma, and rdma imm, where this machine has a device.
  * WIRES=KIND in the environment leaves that one */
 extern const char *wires_kinds[];
 
