@@ -45,7 +45,7 @@ struct group_settings {
     const char *const *hosts; /* [world], or NULL: all on 127.0.0.1 */
     int port;                 /* rank 0's; 0 is refused */
     const char *secret;       /* file of at least 32 bytes, mode 0600; loop needs none */
-    int no_secret;            /* tests: no file, loopback addresses only */
+    int no_secret;            /* ranks that are threads of one process: no file, loopback addresses only */
     int connect_timeout_ms, heartbeat_ms, peer_timeout_ms;
     int stall_ms;                    /* an order of which no rank gets on for so long is a fault */
     const struct progress *progress; /* of this rank, in every heartbeat; NULL: none */

@@ -2,14 +2,11 @@
 #include "src/rank/placing.h"
 
 #include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "src/base/log.h"
 #include "src/transport/link_rdma.h"
-
-enum { PORTS_MAX = 16 };
 
 static const struct placing nowhere = { .round = -1, .proxy = -1 };
 
@@ -28,26 +25,6 @@ enum placing_result placing_share(const int *order, int cores, int ranks, int pl
     for (int i = 0; i < share && workers > 0; i++)
         out->worker[out->workers++] = order[spinners + place * share + i];
     return PLACING_DONE;
-}
-
-/* The device whose address is this rank's, or the first usable one. */
-static void device_of(const struct config *c, char *out, size_t cap)
-{
-    struct rdma_seen seen[PORTS_MAX];
-    char host[256];
-    int n = strcmp(c->link, "rdma") == 0 ? rdma_survey(seen, PORTS_MAX) : 0;
-    size_t length;
-
-    out[0] = 0;
-    if (config_host(c, c->rank, host, sizeof(host)) < 0)
-        return;
-    length = strlen(host);
-    for (int i = 0; i < n; i++) {
-        bool own = strncmp(seen[i].address, host, length) == 0 && seen[i].address[length] == '/';
-
-        if (seen[i].active && seen[i].gid_index >= 0 && (own || !out[0]))
-            snprintf(out, cap, "%s", seen[i].device);
-    }
 }
 
 static void say(const struct placing *p)
@@ -86,13 +63,15 @@ int placing_of(const struct config *c, int workers, bool proxy, struct placing *
 {
     int order[CORES_MAX], cores, ranks, place, threads;
     bool automatic = strcmp(c->pin, "auto") == 0;
-    char device[24];
+    char host[256];
+    struct rdma_seen port = { 0 };
 
     *out = nowhere;
     if (strcmp(c->pin, "off") == 0 || (automatic && c->ranks == 1))
         return 0;
-    device_of(c, device, sizeof(device));
-    cores = cores_list(device, order, CORES_MAX);
+    if (strcmp(c->link, "rdma") == 0 && config_host(c, c->rank, host, sizeof(host)) == 0)
+        rdma_at(host, &port);
+    cores = cores_list(port.device, order, CORES_MAX);
     if (!automatic)
         return named(c, order, cores, out);
     ranks = config_neighbours(c, &place);

@@ -45,4 +45,8 @@ struct rdma_seen {
 /* rdma_survey - the ports of this machine, at most max; how many */
 int rdma_survey(struct rdma_seen *out, int max);
 
+/* rdma_at - the usable port whose address is host's, else the first usable one.
+ * errors   -ENODEV none is usable, unlogged */
+int rdma_at(const char *host, struct rdma_seen *out);
+
 #endif

@@ -8,6 +8,9 @@
 #include <string.h>
 
 #include "src/base/log.h"
+#include "src/transport/link_rdma.h"
+
+enum { SEEN_MAX = 16 };
 
 static int is_ipv4(const uint8_t *gid)
 {
@@ -148,4 +151,24 @@ void rail_stripe(size_t len, int rails, int i, size_t *at, size_t *n)
     *n = (each + ((size_t)i < odd)) * 16;
     if (i == rails - 1)
         *n = len - *at;
+}
+
+int rdma_at(const char *host, struct rdma_seen *out)
+{
+    struct rdma_seen seen[SEEN_MAX];
+    int n = rdma_survey(seen, SEEN_MAX), found = -1;
+    size_t length = strlen(host);
+
+    for (int i = 0; i < n; i++) {
+        const char *a = seen[i].address;
+
+        if (!seen[i].active || seen[i].gid_index < 0)
+            continue;
+        if (found < 0 || (strncmp(a, host, length) == 0 && a[length] == '/'))
+            found = i;
+    }
+    if (found < 0)
+        return -ENODEV;
+    *out = seen[found];
+    return 0;
 }
