@@ -191,6 +191,21 @@ line()
     line+=(${extra[$r]} --set "rank=$r")
 }
 
+# ask_all WORD... - what every machine says for preflight, behind what it has said before
+ask_all()
+{
+    local r asked=()
+
+    for ((r = 0; r < ranks; r++)); do
+        line "$r"
+        there "$r" "${line[@]}" "$@" >>"$scratch/facts.$r" 2>"$scratch/said.$r" </dev/null &
+        asked[r]=$!
+    done
+    for ((r = 0; r < ranks; r++)); do
+        wait "${asked[r]}" || die 69 "${names[$r]}: $(tail -1 "$scratch/said.$r")"
+    done
+}
+
 scratch=
 trap '[ -z "$scratch" ] || rm -rf "$scratch"' EXIT
 trap 'exit 130' INT TERM HUP # nothing runs yet
@@ -219,18 +234,20 @@ logs)
     ;;
 preflight)
     tables=()
-    asked=()
     for ((r = 0; r < ranks; r++)); do
-        line "$r"
-        there "$r" "${line[@]}" >"$scratch/facts.$r" 2>"$scratch/said.$r" </dev/null &
-        asked[r]=$!
-    done
-    for ((r = 0; r < ranks; r++)); do
-        wait "${asked[r]}" || die 69 "${names[$r]}: $(tail -1 "$scratch/said.$r")"
         tables+=("$scratch/facts.$r")
     done
-    "$tandem" preflight "${tables[@]}"
-    exit
+    ask_all
+    "$tandem" preflight "${tables[@]}" >"$scratch/verdict"
+    code=$?
+    # machines that fit alone try the link between them
+    if [ $code -eq 0 ] && [ "$ranks" -gt 1 ] && [ "$link" != loop ] && [ -n "$secret" ]; then
+        ask_all --meet --set connect_timeout_ms=20s
+        "$tandem" preflight "${tables[@]}" >"$scratch/verdict"
+        code=$?
+    fi
+    cat "$scratch/verdict"
+    exit $code
     ;;
 esac
 

@@ -19,7 +19,11 @@ int cmd_preflight(struct options *o)
     for (; r == 0 && n < PREFLIGHT_RANKS_MAX && o->word[n]; n++)
         r = facts_read(o->word[n], &f[n]);
     if (r == 0 && n == 0) {
-        facts_gather(&o->cfg, f);
+        log_open(o->cfg.rank, LOG_WARN);
+        if (o->meet)
+            facts_meet(&o->cfg, f);
+        else
+            facts_gather(&o->cfg, f);
         facts_write(f, stdout);
     }
     bad = r == 0 && n > 0 ? facts_judge(f, n, stdout) : 0;

@@ -44,7 +44,7 @@ static const struct command commands[] = {
     { { "preflight", "[FACTS...]",
         "Print what this machine brings to a group; or, of files with that of every rank, a table "
         "of them, a verdict, and what has to change. launch.sh preflight does both.",
-        OPT_CONFIG | OPT_GROUP, 0, WORDS_MAX },
+        OPT_CONFIG | OPT_GROUP | OPT_MEET, 0, WORDS_MAX },
       cmd_preflight },
     { { "config", "", "Print every setting: key, default, meaning, value in force.",
         OPT_CONFIG | OPT_GET, 0 },

@@ -58,6 +58,7 @@ enum option_id {
     ID_OUT,
     ID_COMPARE,
     ID_TRANSPORT,
+    ID_MEET,
     ID_FULL,
     ID_ONLY,
     ID_JSON
@@ -129,6 +130,8 @@ static const struct entry entries[] = {
       "measure nothing: print A.json and B.json side by side" },
     { "transport", ID_TRANSPORT, OPT_BENCH, NULL,
       "measure the link of the config: exchange and mailbox, no model" },
+    { "meet", ID_MEET, OPT_MEET, NULL,
+      "try the link with the other ranks, which do so at the same time: the largest message" },
     { "prompts", ID_PROMPTS, OPT_GATE, "FOLDER", "texts, one a file *.txt (configs/gate)" },
     { "full", ID_FULL, OPT_GATE, NULL, "long replies, every case; without it, a sample of them" },
     { "only", ID_ONLY, OPT_GATE, "G1,...", "these gates; soak is run only if it is named" },
@@ -462,6 +465,9 @@ static int apply(struct options *o, const struct entry *e, const char *value)
         return 0;
     case ID_TRANSPORT:
         o->transport = true;
+        return 0;
+    case ID_MEET:
+        o->meet = true;
         return 0;
     case ID_COMPARE:
         o->compare = true;

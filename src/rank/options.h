@@ -28,7 +28,8 @@ enum option_group {
     OPT_AGAINST = 1 << 15, /* --against --prompts; a prompt may be missing then */
     OPT_GROUP = 1 << 16,   /* runs ranks: settings must fit together; --get asks for one of them */
     OPT_BENCH = 1 << 17,   /* --compare --max-tokens --draft */
-    OPT_GATE = 1 << 20     /* --full --only, and --prompts of its own */
+    OPT_MEET = 1 << 18,
+    OPT_GATE = 1 << 20 /* --full --only, and --prompts of its own */
 };
 
 struct command_spec {
@@ -54,7 +55,7 @@ struct options {
     bool help;
     struct given given[GIVEN_MAX]; /* in the line's order */
     int givens;
-    bool markers, no_bos, special, json, verify, compare, transport;
+    bool markers, no_bos, special, json, verify, compare, transport, meet;
     int max_tokens, top;
     struct sampler sampler;
     bool seeded;

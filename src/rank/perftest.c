@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <math.h>
 #include <poll.h>
 #include <signal.h>
 #include <spawn.h>
@@ -112,7 +113,7 @@ static int field_of(const char *text, size_t bytes, int field, double *out)
                 at = next;
                 v = strtod(at, &next);
             }
-            if (next != at && next <= end) {
+            if (next != at && next <= end && isfinite(v)) {
                 *out = v;
                 return 0;
             }

@@ -19,12 +19,13 @@
 
 #include "src/base/file.h"
 #include "src/base/hash.h"
+#include "src/base/json.h"
 #include "src/model/pack.h"
 #include "src/rank/memory_plan.h"
 #include "src/rank/packs.h"
 #include "src/transport/link_rdma.h"
 
-enum { PORTS_MAX = 16, DIGEST_SHOWN = 8, SECRET_LEAST = 32 };
+enum { PORTS_MAX = 16, DIGEST_SHOWN = 8, SECRET_LEAST = 32, CUDA_FILE_MAX = 1 << 16 };
 
 void facts_put(struct facts *f, const char *key, const char *fmt, ...)
 {
@@ -95,6 +96,41 @@ static void put_file_digest(struct facts *f, const char *key, const char *path)
 
 /* ---- machine ---------------------------------------------------------------------------------- */
 
+static void put_cuda(struct facts *f)
+{
+    const char *path = "/usr/local/cuda/version.json", *version = NULL;
+    const struct json *cuda;
+    struct json *root = NULL;
+
+    if (access(path, R_OK) == 0 && json_read(path, CUDA_FILE_MAX, 8, &root) == 0) {
+        cuda = json_get(root, "cuda");
+        if (cuda)
+            json_opt_str(cuda, "version", &version);
+    }
+    facts_put(f, "cuda", "%s", version ? version : "none");
+    json_close(root);
+}
+
+/* Its clock and what holds it back, as the driver's own program says it: a GB10 that came up in a low power state
+ * decodes at a third of its speed and looks well otherwise. */
+static void put_gpu(struct facts *f)
+{
+    const char *ask =
+        "timeout 5 /usr/bin/nvidia-smi --query-gpu=name,pstate,clocks.sm,clocks.max.sm,power.draw,"
+        "clocks_throttle_reasons.hw_slowdown,clocks_throttle_reasons.sw_power_cap "
+        "--format=csv,noheader 2>/dev/null";
+    char line[FACT_VALUE_BYTES] = "";
+    FILE *p = access("/usr/bin/nvidia-smi", X_OK) == 0 ? popen(ask, "re") : NULL;
+
+    if (p && !fgets(line, sizeof(line), p))
+        line[0] = 0;
+    if (p)
+        pclose(p);
+    line[strcspn(line, "\n")] = 0;
+    facts_put(f, "gpu", "%s%s", strstr(line, ", Active") ? "warn: held back: " : "",
+              line[0] ? line : "none");
+}
+
 static void put_system(struct facts *f)
 {
     char line[FACT_VALUE_BYTES];
@@ -109,10 +145,8 @@ static void put_system(struct facts *f)
     facts_put(f, "cores", "%ld", sysconf(_SC_NPROCESSORS_ONLN));
     facts_put(f, "driver", "%s",
               first_line("/proc/driver/nvidia/version", line, sizeof(line)) ? line : "none");
-    facts_put(f, "cuda", "%s",
-              first_line("/usr/local/cuda/version.txt", line, sizeof(line)) ? line
-              : access("/usr/local/cuda/version.json", R_OK) == 0           ? "version.json"
-                                                                            : "none");
+    put_cuda(f);
+    put_gpu(f);
     most = number_in("/sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq", "");
     now_khz = number_in("/sys/devices/system/cpu/cpu0/cpufreq/scaling_max_freq", "");
     if (most <= 0)
@@ -128,12 +162,17 @@ static void put_memory(struct facts *f, int rdma)
 {
     struct rlimit lim = { 0 };
     const char *info = "/proc/meminfo";
+    char line[FACT_VALUE_BYTES];
 
     facts_put(f, "memory", "%ld MiB, %ld free, %ld in the page cache, %ld available",
               number_in(info, "MemTotal") >> 10, number_in(info, "MemFree") >> 10,
               number_in(info, "Cached") >> 10, (long)(memory_available() >> 20));
-    facts_put(f, "huge_pages", "%ld of %ld kB", number_in(info, "HugePages_Total"),
-              number_in(info, "Hugepagesize"));
+    facts_put(f, "huge_pages", "%ld of %ld kB, %ld free; transparent: %s",
+              number_in(info, "HugePages_Total"), number_in(info, "Hugepagesize"),
+              number_in(info, "HugePages_Free"),
+              first_line("/sys/kernel/mm/transparent_hugepage/enabled", line, sizeof(line))
+                  ? line
+                  : "not known");
     if (number_in(info, "CmaFree") > number_in(info, "CmaTotal"))
         facts_put(f, "contiguous",
                   "warn: CmaFree is above CmaTotal: registering memory may fail on "
@@ -246,6 +285,26 @@ static void put_network(struct facts *f, const struct config *c)
         put_port(f, host, c->port);
 }
 
+/* The slot that the device sits in: a device that came up at a part of its speed, or in half a slot. */
+static void put_slot(struct facts *f, const char *device)
+{
+    static const char *const what[] = { "current_link_speed", "current_link_width",
+                                        "max_link_speed", "max_link_width" };
+    char text[4][64], path[160], key[FACT_KEY_BYTES];
+
+    for (int i = 0; i < 4; i++) {
+        snprintf(path, sizeof(path), "/sys/class/infiniband/%.23s/device/%s", device, what[i]);
+        if (!first_line(path, text[i], sizeof(text[i])))
+            return; /* no PCIe device */
+    }
+    snprintf(key, sizeof(key), "pcie.%.23s", device);
+    if (strcmp(text[0], text[2]) == 0 && strcmp(text[1], text[3]) == 0)
+        facts_put(f, key, "%s x%s", text[0], text[1]);
+    else
+        facts_put(f, key, "warn: %s x%s of %s x%s: switch the machine off and on, or move the card",
+                  text[0], text[1], text[2], text[3]);
+}
+
 static void put_rdma(struct facts *f, int wanted)
 {
     struct rdma_seen seen[PORTS_MAX];
@@ -256,9 +315,12 @@ static void put_rdma(struct facts *f, int wanted)
         const struct rdma_seen *s = &seen[i];
 
         usable += s->active && s->gid_index >= 0;
-        snprintf(key, sizeof(key), "rdma.%s.%d", s->device, s->port);
+        snprintf(key, sizeof(key), "rdma.%.23s.%d", s->device, s->port);
         facts_put(f, key, "%s %s gid %d of %d mtu %d", s->state,
                   s->address[0] ? s->address : "no-address", s->gid_index, s->gids, s->mtu);
+        snprintf(key, sizeof(key), "gids.%.23s.%d", s->device, s->port);
+        facts_put(f, key, "%s", s->table);
+        put_slot(f, s->device);
     }
     facts_put(f, "rdma", "%s%d of %d ports usable%s", wanted && usable == 0 ? "bad: " : "", usable,
               n,

@@ -1,6 +1,7 @@
 /* preflight - whether the machines of a config fit it and each other, before anything is loaded.
  *
  *   on each machine   facts_gather, facts_write      key = value lines
+ *   on all at once    facts_meet, facts_write        more of them: what goes over the link
  *   on one of them    facts_read of all, judge       one table, one verdict, the line that must change
  *
  * What one machine can judge alone it does while gathering; a value that starts with "bad: " or
@@ -26,6 +27,10 @@ struct facts {
 
 /* facts_gather - of this machine, as the rank of the config. Nothing is loaded, packed or written. */
 void facts_gather(const struct config *c, struct facts *out);
+
+/* facts_meet - with the other ranks of the config, which do so at the same time: the largest message that ranks send,
+ * there and back, and the times of day. One that does not come through is a fact that begins with "bad: ". */
+void facts_meet(const struct config *c, struct facts *f);
 
 /* facts_put - add one; what does not fit is cut */
 __attribute__((format(printf, 3, 4))) void facts_put(struct facts *f, const char *key,

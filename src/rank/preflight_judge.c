@@ -3,6 +3,7 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -29,6 +30,7 @@ static const struct rule {
     { "driver", BETTER_SAME, NULL },
     { "cuda", BETTER_SAME, NULL },
     { "clock", BETTER_SAME, NULL },
+    { "gpu", SHOWN, NULL },
     { "memory", SHOWN, NULL },
     { "huge_pages", SHOWN, NULL },
     { "contiguous", SHOWN, NULL },
@@ -43,6 +45,8 @@ static const struct rule {
     { "secret", EQUAL, "copy the file of the setting secret to all machines" },
     { "pack", EQUAL, "pack the same model on all machines, or copy its packs" },
     { "weights", SHOWN, NULL },
+    { "meet", SHOWN, NULL },
+    { "wall", SHOWN, NULL },
 };
 
 const char *facts_find(const struct facts *f, const char *key)
@@ -163,6 +167,26 @@ static void judge_rule(struct verdict *v, const struct rule *q)
     row(v, q->key, mark);
 }
 
+/* Ports, their tables of addresses and their slots, of whichever machine has them. */
+static void judge_devices(struct verdict *v)
+{
+    static const char *const kinds[] = { "rdma.", "gids.", "pcie." };
+
+    for (size_t k = 0; k < sizeof(kinds) / sizeof(kinds[0]); k++) {
+        for (int r = 0; r < v->ranks; r++) {
+            for (int i = 0; i < v->of[r].n; i++) {
+                const char *key = v->of[r].fact[i].key;
+                bool told = false;
+
+                for (int before = 0; before < r; before++)
+                    told |= facts_find(&v->of[before], key) != NULL;
+                if (!told && starts(key, kinds[k]))
+                    judge_rule(v, &(struct rule){ key, SHOWN, NULL });
+            }
+        }
+    }
+}
+
 /* Settings that all ranks share: only those that differ are shown. */
 static void judge_config(struct verdict *v)
 {
@@ -216,7 +240,7 @@ static int port_of(const struct fact *f, struct port *out)
         return 0;
     out->key = f->key;
     out->address = a << 24 | b << 16 | c << 8 | d;
-    out->active = strstr(state, "ACTIVE") != NULL;
+    out->active = strcmp(state, "active") == 0; /* as libibverbs calls it */
     return out->active;
 }
 
@@ -267,6 +291,7 @@ int facts_judge(const struct facts *of, int ranks, FILE *to)
     fprintf(to, "\n");
     for (size_t i = 0; i < sizeof(rules) / sizeof(rules[0]); i++)
         judge_rule(&v, &rules[i]);
+    judge_devices(&v);
     if (link && strcmp(link, "rdma") == 0 && usable && !starts(usable, "bad: "))
         judge_rails(&v);
     judge_config(&v);

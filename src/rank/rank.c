@@ -26,7 +26,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#define COMM_SLOT_BYTES ((size_t)256 << 10)
 #define CAUSE_WAIT_MS 100 /* a dead peer's control connection ends about when its links do */
 
 /* ---- open
@@ -402,7 +401,7 @@ static int open_comm(struct rank *k)
 {
     const struct config *c = &k->cfg;
     struct comm_settings s = { .partials = wire_of(k),
-                               .slot_bytes = COMM_SLOT_BYTES,
+                               .slot_bytes = RANK_SLOT_BYTES,
                                .spin_us = c->spin_us,
                                .wait_limit_ms = c->wait_limit_ms,
                                .proxy_core = k->placing.proxy < 0 ? NULL : &k->placing.proxy,

@@ -40,7 +40,7 @@ struct slot_pool;
 struct tokenizer;
 struct window;
 
-enum { RANK_ENDS_MAX = 8 };
+enum { RANK_ENDS_MAX = 8, RANK_SLOT_BYTES = 256 << 10 }; /* of a slot: the largest message between ranks */
 
 struct rank {
     struct config cfg; /* strings borrowed */

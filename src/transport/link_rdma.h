@@ -40,6 +40,7 @@ struct rdma_seen {
     int mtu;       /* in bytes */
     int gids;      /* entries of its table */
     int gid_index; /* of address, -1 if none */
+    char table[160]; /* "0 fe80::1 v2, 1 192.0.2.1 v2" as far as there is room */
 };
 
 /* rdma_survey - the ports of this machine, at most max; how many */

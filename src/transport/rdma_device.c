@@ -9,6 +9,7 @@
 #include <net/if.h>
 #include <netinet/in.h>
 #include <poll.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -275,6 +276,22 @@ int rdma_completion_failed(const struct rdma_port *p, const struct ibv_wc *wc, i
     }
 }
 
+static void table_text(const struct rail_gid *g, int n, char *out, size_t cap)
+{
+    static const uint8_t mapped[12] = { [10] = 0xff, [11] = 0xff };
+    size_t at = 0;
+
+    out[0] = 0;
+    for (int i = 0; i < n && at < cap; i++) {
+        bool v4 = memcmp(g[i].gid, mapped, sizeof(mapped)) == 0;
+        char text[INET6_ADDRSTRLEN];
+
+        inet_ntop(v4 ? AF_INET : AF_INET6, g[i].gid + (v4 ? 12 : 0), text, sizeof(text));
+        at += (size_t)snprintf(out + at, cap - at, "%s%d %s %s", i ? ", " : "", g[i].index, text,
+                               g[i].roce_v2 ? "v2" : "v1");
+    }
+}
+
 int rdma_survey(struct rdma_seen *out, int max)
 {
     struct ibv_device **list;
@@ -302,6 +319,7 @@ int rdma_survey(struct rdma_seen *out, int max)
                                      .gid_index = -1 };
             snprintf(s->device, sizeof(s->device), "%s", ibv_get_device_name(list[i]));
             snprintf(s->state, sizeof(s->state), "%s", ibv_port_state_str(attr.state));
+            table_text(g, s->gids, s->table, sizeof(s->table));
             k = rail_gid_pick(g, s->gids, "");
             if (k >= 0) {
                 s->gid_index = g[k].index;

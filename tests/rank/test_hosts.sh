@@ -124,6 +124,7 @@ conf=
 launch preflight >"$WORK/out" 2>"$WORK/err"
 same 'preflight of a pair that fits' 0 $?
 same 'its verdict' yes "$(said '^fit' "$WORK/out")"
+same 'the largest message went both ways' yes "$(said '^ok   meet  *| 262144 bytes each way over tcp.*| 262144 bytes' "$WORK/out")"
 conf=$WORK/pair2.conf
 { echo "#launch 1 depth=3" && cat "$WORK/pair.conf"; } >"$conf"
 launch preflight >"$WORK/out" 2>"$WORK/err"

@@ -18,13 +18,15 @@ static void fit_pair(struct facts of[2])
         facts_put(&of[r], "memlock", "unlimited");
         facts_put(&of[r], "mtu", "9000");
         facts_put(&of[r], "rdma", "2 of 4 ports usable");
-        facts_put(&of[r], "rdma.half0.1", "PORT_ACTIVE 10.0.0.%d/30 gid 3 of 6 mtu 4096", r + 1);
-        facts_put(&of[r], "rdma.half1.1", "PORT_ACTIVE 10.0.1.%d/30 gid 4 of 6 mtu 4096", r + 1);
-        facts_put(&of[r], "rdma.other.1", "PORT_DOWN no-address gid -1 of 0 mtu 1024");
+        facts_put(&of[r], "rdma.half0.1", "active 10.0.0.%d/30 gid 3 of 6 mtu 4096", r + 1);
+        facts_put(&of[r], "rdma.half1.1", "active 10.0.1.%d/30 gid 4 of 6 mtu 4096", r + 1);
+        facts_put(&of[r], "rdma.other.1", "down no-address gid -1 of 0 mtu 1024");
         facts_put(&of[r], "version", "1");
         facts_put(&of[r], "program", "aa");
         facts_put(&of[r], "secret", "bb");
         facts_put(&of[r], "pack", "cc");
+        facts_put(&of[r], "pcie.half0", "32.0 GT/s PCIe x4");
+        facts_put(&of[r], "meet", "262144 bytes each way over rdma, 10.1 GB/s");
         facts_put(&of[r], "config.link", "rdma");
         facts_put(&of[r], "config.depth", "auto");
     }
@@ -44,7 +46,7 @@ static const struct {
 } cases[] = {
     { "as it should be", "kernel", "6.1", 0, "\nfit\n" },
     { "another kernel", "kernel", "6.2", 0, "fit, with warnings" },
-    { "another GID index there", "rdma.half0.1", "PORT_ACTIVE 10.0.0.2/30 gid 5 of 6 mtu 4096", 0,
+    { "another GID index there", "rdma.half0.1", "active 10.0.0.2/30 gid 5 of 6 mtu 4096", 0,
       "\nfit\n" },
     { "clocks that differ", "time_ms", "99000", 0, "98000 ms apart" },
     { "little lockable memory", "memlock", "bad: 64 KiB; set it", 1,
@@ -56,9 +58,15 @@ static const struct {
     { "another setting", "config.depth", "3", 1,
       "not fit: setting depth differs: auto on rank 0, 3 on rank 1" },
     { "netdev MTU", "mtu", "1500", 1, "not fit: mtu differs: 9000 on rank 0, 1500 on rank 1" },
-    { "RDMA MTU of one half", "rdma.half1.1", "PORT_ACTIVE 10.0.1.2/30 gid 4 of 6 mtu 1024", 1,
+    { "RDMA MTU of one half", "rdma.half1.1", "active 10.0.1.2/30 gid 4 of 6 mtu 1024", 1,
       "not fit: MTU of half1.1 is 4096 on rank 0, 1024 on rank 1" },
-    { "one half is down", "rdma.half1.1", "PORT_DOWN 10.0.1.2/30 gid 4 of 6 mtu 4096", 0,
+    { "a message that does not come through", "meet", "bad: rdma: rank 0 does not answer", 1,
+      "not fit: rank 1, meet: rdma: rank 0 does not answer" },
+    { "a device in half its slot", "pcie.half0", "warn: 32.0 GT/s PCIe x2 of 32.0 GT/s PCIe x4", 0,
+      "fit, with warnings" },
+    { "ports that are down are shown too", "rdma.other.1", "down no-address gid -1 of 0 mtu 1024",
+      0, "rdma.other.1 | down no-address" },
+    { "one half is down", "rdma.half1.1", "down 10.0.1.2/30 gid 4 of 6 mtu 4096", 0,
       "no port of rank 1 is in its subnet" },
 };
 
@@ -89,8 +97,8 @@ Test(preflight, a_pair_without_a_common_subnet_is_not_fit)
     FILE *f = open_memstream(&text, &bytes);
 
     fit_pair(of);
-    change(&of[1], "rdma.half0.1", "PORT_ACTIVE 10.9.0.2/30 gid 3 of 6 mtu 4096");
-    change(&of[1], "rdma.half1.1", "PORT_ACTIVE 10.9.1.2/30 gid 3 of 6 mtu 4096");
+    change(&of[1], "rdma.half0.1", "active 10.9.0.2/30 gid 3 of 6 mtu 4096");
+    change(&of[1], "rdma.half1.1", "active 10.9.1.2/30 gid 3 of 6 mtu 4096");
     cr_expect(eq(int, facts_judge(of, 2, f), 1));
     fclose(f);
     cr_expect(strstr(text, "not fit: no RDMA port of rank 0 shares a subnet") != NULL, "%s", text);
