@@ -293,6 +293,24 @@ struct hc_expand_args {
     enum round round;
 };
 
+/* hc_site - from one sublayer to the next: hc_expand of x by y, hc_mix of what that gives, and the next
+ * sublayer's input, h = hc_collapse of it and n = rmsnorm of h.
+ * shapes   as there; h may be NULL; y NULL: nothing is expanded; fn NULL: nothing is mixed
+ * note     post and comb are read before to_post and to_comb are written: they may be the same
+ * tol 1e-5 on the mixes; n 1e-5 */
+struct hc_site_args {
+    const float *y, *post, *comb;
+    float *x;
+    const struct mat *fn;
+    const float *base, *scale;
+    float *to_pre, *to_post, *to_comb;
+    const float *pre, *w;
+    float *h, *n;
+    int rows, hc, dim, iters;
+    float eps, hc_eps;
+    enum round round;
+};
+
 /* hc_mean - y[r] = round((x[r][0] + ... + x[r][hc-1]) / hc), written with row distance ldy.          tol 1e-6 */
 struct hc_mean_args {
     const float *x;
@@ -381,9 +399,13 @@ struct attend_gqa_args {
 
 /* route - s = sqrt(softplus(logit * temp)); the k experts with the largest s + bias, ties to the lower id,
  * listed by ascending id; weight = s / (sum of the k + 1e-20 if norm) * scale.
- * shapes   logit [rows][experts]; bias [experts]; id, weight [rows][k]          tol 1e-6, ids equal unless tied */
+ * shapes   logit [rows][experts]; bias [experts]; id, weight [rows][k]          tol 1e-6, ids equal unless tied
+ * note     with a gate [experts][dim] the logits are made first: logit = gate x, x [rows][dim], tol as matmul */
 struct route_args {
-    const float *logit, *bias;
+    const struct mat *gate; /* NULL: logit is there */
+    const float *x;
+    float *logit;
+    const float *bias;
     int32_t *id;
     float *weight;
     int rows, experts, k, norm;
@@ -650,6 +672,7 @@ struct synth_args {
     OP(hc_mix)                                                                                     \
     OP(hc_collapse)                                                                                \
     OP(hc_expand)                                                                                  \
+    OP(hc_site)                                                                                    \
     OP(hc_mean)                                                                                    \
     OP(select)                                                                                     \
     OP(attend)                                                                                     \

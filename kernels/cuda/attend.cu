@@ -1,6 +1,6 @@
-// attend.cu owns attention over decoded rows. Keys of a row are a list: the window in ascending
-// position, then the selected rows in the order of sel. The list depends on the row alone, so its
-// pieces do too.
+// attend.cu owns attention over decoded rows, of any codec and shape; gang.cu has what the released
+// model asks for.
+#include "kernels/cuda/attend.cuh"
 #include "kernels/cuda/codec.cuh"
 
 #define WARPS 8
@@ -9,27 +9,6 @@
 #define LOT 8              // keys in shared memory at a time
 #define DIM_MAX 1024       // THREADS values a thread column, at most 4
 #define SHARED_STATIC 1024 // more than the kernels declare beside their dynamic memory
-
-struct span {
-    int lo, hi; // positions lo .. hi - 1
-};
-
-__device__ static struct span window_of(const struct attend_args &a, int r)
-{
-    struct row_info i = a.info[r];
-    int floor = a.head ? a.head[i.slot].floor : 0;
-    struct span s = { i.pos - a.span + 1, i.pos + 1 };
-
-    if (a.mode == ATTEND_BLOCK) {
-        int begin = a.info[i.first].pos;
-
-        s.lo = begin - a.span;
-        s.hi = begin + a.block;
-    }
-    floor = floor > 0 ? floor : 0;
-    s.lo = s.lo > floor ? s.lo : floor;
-    return s;
-}
 
 // Keys j .. j + LOT - 1 of the list into shared memory, zeros behind the end.
 __device__ static void lot_load(const struct attend_args &a, int slot, const int32_t *sel, int lo,
@@ -180,6 +159,10 @@ extern "C" void cuda_attend(struct queue *q, const struct attend_args *a)
             q, -EINVAL,
             "attend: heads of %d over %d keys need %zu bytes of shared memory, a block has %d",
             a->dim, keys, shared, most);
+        return;
+    }
+    if (attend_by_gang(q, a, keys)) {
+        queue_note(q, "attend");
         return;
     }
     if (a->dim <= THREADS)

@@ -92,6 +92,8 @@ static int prepare(struct cuda_device *d)
         return fail(cuda_errno(e), "cuda: device %d: %s", d->ordinal, cudaGetErrorString(e));
     e = cuda_attend_limits(d->shared_max);
     if (e == cudaSuccess)
+        e = cuda_gang_limits(d->shared_max, &d->gangs);
+    if (e == cudaSuccess)
         e = cuda_markov_limits(d->shared_max);
     if (e == cudaSuccess)
         e = cuda_select_limits(d->shared_max);
@@ -114,6 +116,7 @@ static int cuda_open(int ordinal, int threads, struct device **out)
         return fail(-ENOMEM, "cuda: no memory for a device");
     d->base.ops = &backend_cuda;
     d->base.workers = CUDA_WORKERS;
+    d->base.overlap = true;
     d->ordinal = ordinal;
     r = prepare(d);
     if (r < 0) {
@@ -242,6 +245,7 @@ static void cuda_queue_close(struct queue *base)
     }
     cudaFree(q->alarm.taken);
     cudaFree(q->scratch);
+    cudaFree(q->tickets);
     cudaFreeHost(q->alarm.record);
     cudaFreeHost(q->ring);
     free(q);
@@ -250,7 +254,7 @@ static void cuda_queue_close(struct queue *base)
 static int cuda_queue_open(struct device *d, struct queue **out)
 {
     struct cuda_queue *q = calloc(1, sizeof(*q));
-    void *record = NULL, *ring = NULL, *taken = NULL, *scratch = NULL;
+    void *record = NULL, *ring = NULL, *taken = NULL, *scratch = NULL, *tickets = NULL;
     cudaError_t e;
     int r;
 
@@ -279,6 +283,9 @@ static int cuda_queue_open(struct device *d, struct queue **out)
         r = cuda_alloc(d, SCRATCH_BYTES, &scratch);
     q->scratch = scratch;
     q->scratch_bytes = SCRATCH_BYTES;
+    if (r == 0)
+        r = cuda_alloc(d, CUDA_TICKETS * sizeof(*q->tickets), &tickets);
+    q->tickets = tickets;
     if (r < 0) {
         cuda_queue_close(&q->base);
         return r;

@@ -10,6 +10,7 @@
 #include <assert.h>
 #include <cuda_runtime_api.h>
 #include <errno.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
@@ -51,6 +52,7 @@ struct cuda_device {
     struct device base;
     int ordinal;
     int shared_max; /* bytes of shared memory a block may ask for */
+    bool gangs;     /* blocks of attention can share memory */
 };
 
 /* A copy that leaves a staging area for the caller's memory once the device is done. */
@@ -61,6 +63,7 @@ struct cuda_landing {
 };
 
 #define CUDA_LANDINGS 256
+#define CUDA_TICKETS 4096
 
 struct cuda_queue {
     struct queue base;
@@ -69,6 +72,8 @@ struct cuda_queue {
 
     void *scratch; /* device memory of ops between their launches, one op at a time */
     size_t scratch_bytes;
+
+    uint32_t *tickets; /* device memory, [CUDA_TICKETS]: zero between ops */
 
     char *ring; /* pinned; handed out from the front, all free again after a wait */
     size_t ring_bytes, ring_used;
@@ -102,6 +107,7 @@ void cuda_mark(const char *name);
 
 /* cuda_*_limits - let the kernels of a file use shared_max bytes of shared memory a block. */
 cudaError_t cuda_attend_limits(int shared_max);
+cudaError_t cuda_gang_limits(int shared_max, bool *can); /* whether blocks can be gangs */
 cudaError_t cuda_markov_limits(int shared_max);
 cudaError_t cuda_select_limits(int shared_max);
 

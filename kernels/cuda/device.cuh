@@ -146,6 +146,24 @@ template <int WARPS> __device__ static inline float block_sum(float v, float *pa
     return v;
 }
 
+// last_block - whether this block is the last of `blocks` that count here; it sees what the others
+// wrote before, and the counter is zero again. All threads call it; loads behind it go past L1.
+__device__ static inline bool last_block(uint32_t *counter, unsigned blocks)
+{
+    __shared__ bool last;
+
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        last = atomicAdd(counter, 1) == blocks - 1;
+        if (last)
+            *counter = 0;
+        __threadfence();
+    }
+    __syncthreads();
+    return last;
+}
+
 // ---- stored values ------------------------------------------------------------------------------
 
 __device__ static inline float stored_value(enum dtype t, const void *data, size_t at)
@@ -155,6 +173,18 @@ __device__ static inline float stored_value(enum dtype t, const void *data, size
     if (t == DTYPE_F16)
         return f32_from_f16(((const uint16_t *)data)[at]);
     return f32_from_bf16(((const uint16_t *)data)[at]);
+}
+
+// Four values in a row of f32 or bf16, aligned.
+template <enum dtype D> __device__ static inline float4 stored_four(const void *data, size_t at)
+{
+    uint2 u;
+
+    if (D == DTYPE_F32)
+        return *(const float4 *)((const float *)data + at);
+    u = *(const uint2 *)((const uint16_t *)data + at);
+    return make_float4(f32_from_bits(u.x << 16), f32_from_bits(u.x & 0xffff0000u),
+                       f32_from_bits(u.y << 16), f32_from_bits(u.y & 0xffff0000u));
 }
 
 __device__ static inline unsigned char *state_row(const struct state_view &v, int slot, int row)

@@ -1,5 +1,5 @@
-// moe.cu owns the router's choice, the order of picks, and the experts where all weights are plain;
-// experts.cu has the others.
+// moe.cu owns the order of picks, and the experts where all weights are plain; experts.cu has the
+// others.
 //
 // Three launches for plain experts: picks are sorted by expert, hidden values are made for up to
 // GROUP picks of an expert at a time, and outputs are summed row by row, a row's experts in
@@ -11,83 +11,6 @@
 
 #define THREADS 256
 #define GROUP 4 // picks that share an expert's weights while they are read
-
-__device__ static float router_score(float v)
-{
-    return sqrtf(v > 20 ? v : log1pf(expf(v)));
-}
-
-__device__ static uint64_t warp_least(uint64_t key)
-{
-    for (int step = CUDA_WARP / 2; step > 0; step /= 2) {
-        uint64_t o = __shfl_xor_sync(FULL_MASK, (unsigned long long)key, step);
-
-        key = o < key ? o : key;
-    }
-    return key;
-}
-
-// A warp a row. The k largest one after the other, then lane i puts choice i in the order of ids.
-__global__ static void route_rows(struct route_args a)
-{
-    dependency_wait();
-    __shared__ uint32_t word[EXPERTS_MAX];
-    __shared__ int chosen[CHOICES_MAX], sorted[CHOICES_MAX];
-    int lane = (int)threadIdx.x;
-    const float *logit = a.logit + (size_t)blockIdx.x * (size_t)a.experts;
-    float sum = 0;
-
-    for (int e = lane; e < a.experts; e += CUDA_WARP)
-        word[e] = order_word(router_score(logit[e] * a.temp) + a.bias[e]);
-    for (int i = 0; i < a.k; i++) {
-        uint64_t best = KEY_NONE;
-
-        __syncwarp();
-        for (int e = lane; e < a.experts; e += CUDA_WARP) {
-            uint64_t key = order_key(word[e], (uint32_t)e);
-            bool taken = false;
-
-            for (int j = 0; j < i; j++)
-                taken |= chosen[j] == e;
-            best = !taken && key < best ? key : best;
-        }
-        best = warp_least(best);
-        __syncwarp();
-        if (lane == 0)
-            chosen[i] = key_id(best);
-    }
-    __syncwarp();
-    for (int i = lane; i < a.k; i += CUDA_WARP) {
-        int at = 0;
-
-        for (int j = 0; j < a.k; j++)
-            at += chosen[j] < chosen[i];
-        sorted[at] = chosen[i];
-    }
-    __syncwarp();
-    for (int i = 0; i < a.k; i++)
-        sum += router_score(logit[sorted[i]] * a.temp);
-    for (int i = lane; i < a.k; i += CUDA_WARP) {
-        float s = router_score(logit[sorted[i]] * a.temp);
-
-        a.id[(size_t)blockIdx.x * (size_t)a.k + (size_t)i] = sorted[i];
-        a.weight[(size_t)blockIdx.x * (size_t)a.k + (size_t)i] =
-            (a.norm ? s / (sum + 1e-20f) : s) * a.scale;
-    }
-}
-
-extern "C" void cuda_route(struct queue *q, const struct route_args *a)
-{
-    if (queue_skips(q, a->rows))
-        return;
-    if (a->k < 1 || a->k > a->experts || a->k > CHOICES_MAX || a->experts > EXPERTS_MAX) {
-        queue_fail(q, -EINVAL, "route: %d of %d experts, want at most %d of %d", a->k, a->experts,
-                   CHOICES_MAX, EXPERTS_MAX);
-        return;
-    }
-    launch(q, route_rows, a->rows, CUDA_WARP, 0, *a);
-    queue_note(q, "route");
-}
 
 // What the launches of one call share. A pick is row * k + place; its hidden values are at hidden +
 // pick * inter, those of the shared expert for row r at hidden + (picks + r) * inter.

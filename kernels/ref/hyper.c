@@ -218,6 +218,49 @@ void ref_hc_expand(struct queue *q, const struct hc_expand_args *a)
     ref_run(q, a->rows, GRAIN_ROWS, hc_expand_rows, a);
 }
 
+void ref_hc_site(struct queue *q, const struct hc_site_args *a)
+{
+    float *h = a->h ? a->h : a->n;
+
+    if (a->y)
+        ref_hc_expand(q, &(struct hc_expand_args){ .y = a->y,
+                                                   .post = a->post,
+                                                   .comb = a->comb,
+                                                   .x = a->x,
+                                                   .rows = a->rows,
+                                                   .hc = a->hc,
+                                                   .dim = a->dim,
+                                                   .round = a->round });
+    if (a->fn)
+        ref_hc_mix(q, &(struct hc_mix_args){ .x = a->x,
+                                             .fn = a->fn,
+                                             .base = a->base,
+                                             .scale = a->scale,
+                                             .pre = a->to_pre,
+                                             .post = a->to_post,
+                                             .comb = a->to_comb,
+                                             .rows = a->rows,
+                                             .hc = a->hc,
+                                             .dim = a->dim,
+                                             .iters = a->iters,
+                                             .eps = a->eps,
+                                             .hc_eps = a->hc_eps });
+    ref_hc_collapse(q, &(struct hc_collapse_args){ .x = a->x,
+                                                   .pre = a->pre,
+                                                   .y = h,
+                                                   .rows = a->rows,
+                                                   .hc = a->hc,
+                                                   .dim = a->dim,
+                                                   .round = a->round });
+    ref_rmsnorm(q, &(struct rmsnorm_args){ .x = h,
+                                           .w = a->w,
+                                           .y = a->n,
+                                           .rows = a->rows,
+                                           .cols = a->dim,
+                                           .eps = a->eps,
+                                           .round = a->round });
+}
+
 SIMD static void mean_row(const struct hc_mean_args *a, int r)
 {
     const float *x = a->x + (size_t)r * (size_t)a->hc * (size_t)a->dim;

@@ -75,6 +75,9 @@ void ref_route(struct queue *q, const struct route_args *a)
         queue_fail(q, -EINVAL, "route: %d of %d experts", a->k, a->experts);
         return;
     }
+    if (a->gate)
+        q->ops->op->matmul(
+            q, &(struct matmul_args){ .w = a->gate, .x = a->x, .y = a->logit, .rows = a->rows });
     ref_run(q, a->rows, 32, route_rows, a);
 }
 

@@ -110,7 +110,7 @@ static const struct field fields[] = {
       "cores of the round and the proxy thread, as round,proxy; auto; off"),
     F(graphs, CFG_CHOICE, "auto", AGREE, "captured windows; auto: where backend and comm can",
       NAMES("auto", "on", "off")),
-    F(overlap, CFG_BOOL, "off", LOCAL,
+    F(overlap, CFG_BOOL, "on", LOCAL,
       "a kernel's blocks may come in while the one before it ends"),
     F(graph_max, CFG_INT, "48", AGREE, "captured windows kept at once", RANGE(0, 1024)),
     F(engram_cache, CFG_BYTES, "256MiB", LOCAL, "bound of the row cache",

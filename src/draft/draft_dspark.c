@@ -316,24 +316,16 @@ static int block_of(unsigned set, int slot)
 }
 
 /* The base logits' best candidates of every rank, then the chain over them. h is the collapse
- * before the norm: what the confidences are made of. */
-static void refine(struct dspark *d, struct exec *x, const float *h, int rows)
+ * before the norm y: what the confidences are made of. */
+static void refine(struct dspark *d, struct exec *x, const float *h, const float *y, int rows)
 {
     const struct v41_arch *a = d->a;
     const struct model *m = d->m;
     size_t n = (size_t)rows, k = (size_t)d->candidates;
-    float *y = arena_f32(x->tmp, n * (size_t)a->dim);
     float *logits = arena_f32(x->tmp, n * (size_t)m->vocab_share);
     struct candidate *mine = arena_take(x->tmp, sizeof(*mine) * n * k);
     struct candidate *all = arena_take(x->tmp, sizeof(*all) * n * k * (size_t)m->ranks);
 
-    x->op->rmsnorm(x->q, &(struct rmsnorm_args){ .x = h,
-                                                 .w = d->norm,
-                                                 .y = y,
-                                                 .rows = rows,
-                                                 .cols = a->dim,
-                                                 .eps = a->eps,
-                                                 .round = x->round });
     x->op->matmul(x->q, &(struct matmul_args){ .w = m->head, .x = y, .y = logits, .rows = rows });
     x->op->best(x->q, &(struct best_args){ .logits = logits,
                                            .cand = mine,
@@ -385,7 +377,7 @@ static void dspark_propose(struct drafter *base, struct exec *x, const struct sl
     int rows = p->n * a->block;
     size_t mark = arena_mark(x->tmp), n = (size_t)rows;
     float *X = arena_f32(x->tmp, n * (size_t)(a->hc * a->dim));
-    float *h = arena_f32(x->tmp, n * (size_t)a->dim);
+    float *h = arena_f32(x->tmp, n * (size_t)a->dim), *y = arena_f32(x->tmp, n * (size_t)a->dim);
     struct v41_rows r = {
         .info = d->info, .rows = rows, .mode = ATTEND_BLOCK, .block = a->block, .head = pool->head
     };
@@ -404,14 +396,8 @@ static void dspark_propose(struct drafter *base, struct exec *x, const struct sl
     v41_pass_init(&pass, a, x, rows, false);
     for (int i = 0; i < a->stages; i++)
         v41_layer_forward(a, &d->stage[i], NULL, x, pool, &r, &pass, X);
-    x->op->hc_collapse(x->q, &(struct hc_collapse_args){ .x = X,
-                                                         .pre = pass.pre,
-                                                         .y = h,
-                                                         .rows = rows,
-                                                         .hc = a->hc,
-                                                         .dim = a->dim,
-                                                         .round = x->round });
-    refine(d, x, h, rows);
+    v41_site(a, NULL, x, rows, &pass, X, pass.pre, NULL, d->norm, h, y);
+    refine(d, x, h, y, rows);
     x->q->ops->get(x->q, d->h_draft, d->draft, sizeof(int32_t) * n);
     x->q->ops->get(x->q, d->h_conf, d->conf, sizeof(float) * n);
     if (d->refined)

@@ -5,6 +5,8 @@
  *   mix(X, attn) -> collapse(X, pre of the sublayer before) -> norm -> attention -> sum -> expand
  *   mix(X, ffn)  -> collapse(X, pre of the attention site)  -> norm -> experts   -> sum -> expand
  *
+ * What lies between two sublayers, from expand to norm, is one op (hc_site).
+ *
  * Names follow the released checkpoint. source  docs/DECODE.md "deepseek_v41"
  */
 #ifndef TANDEM_MODEL_DEEPSEEK_V41_H
@@ -96,6 +98,9 @@ struct v41_rows {
 struct v41_pass {
     const float *pre; /* [rows][hc] mix for the next collapse, NULL before the first sublayer */
     float *mix[2];    /* [rows][hc] what the attention and the FFN site make */
+    float *sum;       /* [rows][dim] what the newest sublayer gave, summed over ranks */
+    bool due;         /* it is not in the streams yet: v41_settle, or the next site */
+    float *post, *comb; /* [rows][hc], [rows][hc][hc] of the newest site */
     int32_t *sel;     /* [rows][index_topk] selection of the newest index source */
     int32_t *cand;    /* [rows][cand_blocks] of the candidate layer */
 };
@@ -132,7 +137,15 @@ void v41_window_rows(const struct v41_arch *a, const struct v41_layer *l, struct
  * note     a drafter's stages have no sources: sel and cand stay NULL with sources false */
 void v41_pass_init(struct v41_pass *s, const struct v41_arch *a, struct exec *x, int rows, bool sources);
 
-/* v41_layer_forward - the layer on streams X [rows][hc][dim], in place. kv_source owns the compressed rows and
+/* v41_settle - bring into the streams what the newest sublayer gave. */
+void v41_settle(const struct v41_arch *a, struct exec *x, int rows, struct v41_pass *s, float *X);
+
+/* v41_site - settle, mix if there is a site, and the next sublayer's input from the mix `pre`: n = its norm by w,
+ * and h before that if it is not NULL. to_pre: where the site's own mix for the sublayer behind goes. */
+void v41_site(const struct v41_arch *a, const struct v41_site *site, struct exec *x, int rows, struct v41_pass *s,
+              float *X, const float *pre, float *to_pre, const float *w, float *h, float *n);
+
+/* v41_layer_forward - the layer on streams X [rows][hc][dim], in place but for what v41_settle adds. kv_source owns the compressed rows and
  * keys that the layer reads; NULL at ratio 0. */
 void v41_layer_forward(const struct v41_arch *a, const struct v41_layer *l, const struct v41_layer *kv_source,
                        struct exec *x, const struct slot_pool *p, const struct v41_rows *r, struct v41_pass *s,

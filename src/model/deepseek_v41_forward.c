@@ -200,12 +200,14 @@ static void experts(const struct v41_arch *a, const struct v41_layer *l, struct 
                     const float *n, float *y)
 {
     const struct v41_experts *e = &l->moe;
-    float *logit = plain(x, &e->gate, n, rows, ROUND_NONE);
+    float *logit = arena_f32(x->tmp, (size_t)rows * (size_t)e->n);
     float *weight = arena_f32(x->tmp, (size_t)rows * (size_t)e->k);
     int32_t *id = arena_i32(x->tmp, (size_t)rows * (size_t)e->k);
     float *scratch = arena_f32(x->tmp, (size_t)rows * (size_t)(e->k + 1) * 2 * (size_t)e->inter);
 
-    x->op->route(x->q, &(struct route_args){ .logit = logit,
+    x->op->route(x->q, &(struct route_args){ .gate = &e->gate,
+                                             .x = n,
+                                             .logit = logit,
                                              .bias = e->bias,
                                              .id = id,
                                              .weight = weight,
@@ -238,48 +240,46 @@ static void experts(const struct v41_arch *a, const struct v41_layer *l, struct 
     comm_sum(x->comm, x->q, l->site + 1, y, (size_t)rows * (size_t)a->dim);
 }
 
-static void mix(const struct v41_arch *a, const struct v41_site *s, struct exec *x, int rows,
-                const float *X, float *pre, float *post, float *comb)
+void v41_settle(const struct v41_arch *a, struct exec *x, int rows, struct v41_pass *s, float *X)
 {
-    x->op->hc_mix(x->q, &(struct hc_mix_args){ .x = X,
-                                               .fn = &s->fn,
-                                               .base = s->base,
-                                               .scale = s->scale,
-                                               .pre = pre,
-                                               .post = post,
-                                               .comb = comb,
-                                               .rows = rows,
-                                               .hc = a->hc,
-                                               .dim = a->dim,
-                                               .iters = a->hc_iters,
-                                               .eps = a->eps,
-                                               .hc_eps = a->hc_eps });
-}
-
-static void collapse(const struct v41_arch *a, struct exec *x, int rows, const float *X,
-                     const float *pre, const float *w, float *n)
-{
-    x->op->hc_collapse(x->q, &(struct hc_collapse_args){ .x = X,
-                                                         .pre = pre,
-                                                         .y = n,
+    if (s->due)
+        x->op->hc_expand(x->q, &(struct hc_expand_args){ .y = s->sum,
+                                                         .post = s->post,
+                                                         .comb = s->comb,
+                                                         .x = X,
                                                          .rows = rows,
                                                          .hc = a->hc,
                                                          .dim = a->dim,
                                                          .round = x->round });
-    norm(x, a, w, n, rows, a->dim);
+    s->due = false;
 }
 
-static void expand(const struct v41_arch *a, struct exec *x, int rows, const float *y,
-                   const float *post, const float *comb, float *X)
+void v41_site(const struct v41_arch *a, const struct v41_site *site, struct exec *x, int rows,
+              struct v41_pass *s, float *X, const float *pre, float *to_pre, const float *w,
+              float *h, float *n)
 {
-    x->op->hc_expand(x->q, &(struct hc_expand_args){ .y = y,
-                                                     .post = post,
-                                                     .comb = comb,
-                                                     .x = X,
-                                                     .rows = rows,
-                                                     .hc = a->hc,
-                                                     .dim = a->dim,
-                                                     .round = x->round });
+    x->op->hc_site(x->q, &(struct hc_site_args){ .y = s->due ? s->sum : NULL,
+                                                 .post = s->post,
+                                                 .comb = s->comb,
+                                                 .x = X,
+                                                 .fn = site ? &site->fn : NULL,
+                                                 .base = site ? site->base : NULL,
+                                                 .scale = site ? site->scale : NULL,
+                                                 .to_pre = to_pre,
+                                                 .to_post = s->post,
+                                                 .to_comb = s->comb,
+                                                 .pre = pre,
+                                                 .w = w,
+                                                 .h = h,
+                                                 .n = n,
+                                                 .rows = rows,
+                                                 .hc = a->hc,
+                                                 .dim = a->dim,
+                                                 .iters = a->hc_iters,
+                                                 .eps = a->eps,
+                                                 .hc_eps = a->hc_eps,
+                                                 .round = x->round });
+    s->due = false;
 }
 
 void v41_pass_init(struct v41_pass *s, const struct v41_arch *a, struct exec *x, int rows,
@@ -288,6 +288,9 @@ void v41_pass_init(struct v41_pass *s, const struct v41_arch *a, struct exec *x,
     *s = (struct v41_pass){ 0 };
     s->mix[0] = arena_f32(x->tmp, (size_t)rows * (size_t)a->hc);
     s->mix[1] = arena_f32(x->tmp, (size_t)rows * (size_t)a->hc);
+    s->post = arena_f32(x->tmp, (size_t)rows * (size_t)a->hc);
+    s->comb = arena_f32(x->tmp, (size_t)rows * (size_t)(a->hc * a->hc));
+    s->sum = arena_f32(x->tmp, (size_t)rows * (size_t)a->dim);
     if (sources && a->index_topk)
         s->sel = arena_i32(x->tmp, (size_t)rows * (size_t)a->index_topk);
     if (sources && a->cand_layer >= 0)
@@ -298,21 +301,15 @@ void v41_layer_forward(const struct v41_arch *a, const struct v41_layer *l,
                        const struct v41_layer *kv_source, struct exec *x, const struct slot_pool *p,
                        const struct v41_rows *r, struct v41_pass *s, float *X)
 {
-    size_t mark = arena_mark(x->tmp), rows = (size_t)r->rows;
-    float *n = arena_f32(x->tmp, rows * (size_t)a->dim);
-    float *y = arena_f32(x->tmp, rows * (size_t)a->dim);
-    float *post = arena_f32(x->tmp, rows * (size_t)a->hc);
-    float *comb = arena_f32(x->tmp, rows * (size_t)(a->hc * a->hc));
+    size_t mark = arena_mark(x->tmp);
+    float *n = arena_f32(x->tmp, (size_t)r->rows * (size_t)a->dim);
 
-    mix(a, &l->hc_attn, x, r->rows, X, s->mix[0], post, comb);
-    collapse(a, x, r->rows, X, s->pre, l->attn_norm, n);
-    attention(a, l, kv_source, x, p, r, s, n, y);
-    expand(a, x, r->rows, y, post, comb, X);
-
-    mix(a, &l->hc_ffn, x, r->rows, X, s->mix[1], post, comb);
-    collapse(a, x, r->rows, X, s->mix[0], l->ffn_norm, n);
-    experts(a, l, x, r->rows, n, y);
-    expand(a, x, r->rows, y, post, comb, X);
+    v41_site(a, &l->hc_attn, x, r->rows, s, X, s->pre, s->mix[0], l->attn_norm, NULL, n);
+    attention(a, l, kv_source, x, p, r, s, n, s->sum);
+    s->due = true;
+    v41_site(a, &l->hc_ffn, x, r->rows, s, X, s->mix[0], s->mix[1], l->ffn_norm, NULL, n);
+    experts(a, l, x, r->rows, n, s->sum);
+    s->due = true;
     s->pre = s->mix[1];
     arena_reset(x->tmp, mark);
 }

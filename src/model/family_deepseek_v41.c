@@ -451,26 +451,13 @@ static void engram(struct v41_model *m, struct exec *x, const struct window *w, 
     arena_reset(x->tmp, mark);
 }
 
-static void head(struct v41_model *m, struct exec *x, struct window *w, const float *X,
-                 const float *pre)
+static void head(struct v41_model *m, struct exec *x, struct window *w, struct v41_pass *s,
+                 float *X)
 {
     const struct v41_arch *a = &m->a;
     float *n = arena_f32(x->tmp, (size_t)w->rows * (size_t)a->dim);
 
-    x->op->hc_collapse(x->q, &(struct hc_collapse_args){ .x = X,
-                                                         .pre = pre,
-                                                         .y = n,
-                                                         .rows = w->rows,
-                                                         .hc = a->hc,
-                                                         .dim = a->dim,
-                                                         .round = x->round });
-    x->op->rmsnorm(x->q, &(struct rmsnorm_args){ .x = n,
-                                                 .w = m->norm,
-                                                 .y = n,
-                                                 .rows = w->rows,
-                                                 .cols = a->dim,
-                                                 .eps = a->eps,
-                                                 .round = x->round });
+    v41_site(a, NULL, x, w->rows, s, X, s->pre, NULL, m->norm, NULL, n);
     x->op->matmul(x->q,
                   &(struct matmul_args){ .w = &m->head, .x = n, .y = w->logits, .rows = w->rows });
 }
@@ -493,10 +480,13 @@ static void v41_forward(struct model *base, struct exec *x, const struct slot_po
         const struct v41_layer *l = &m->layer[i];
 
         for (int t = 0; t < a->engrams; t++)
-            if (a->engram_layer[t] == i)
+            if (a->engram_layer[t] == i) {
+                v41_settle(a, x, w->rows, &pass, X);
                 engram(m, x, w, t, X);
+            }
         for (int t = 0; t < a->taps; t++)
-            if (a->tap_layer[t] == i)
+            if (a->tap_layer[t] == i) {
+                v41_settle(a, x, w->rows, &pass, X);
                 x->op->hc_mean(x->q, &(struct hc_mean_args){ .x = X,
                                                              .y = w->taps + t * a->dim,
                                                              .rows = w->rows,
@@ -504,12 +494,15 @@ static void v41_forward(struct model *base, struct exec *x, const struct slot_po
                                                              .dim = a->dim,
                                                              .ldy = base->tap_cols,
                                                              .round = x->round });
+            }
         v41_layer_forward(a, l, l->ratio ? &m->layer[a->kv_source[i]] : NULL, x, p, &rows, &pass,
                           X);
+        if (x->trace)
+            v41_settle(a, x, w->rows, &pass, X);
         exec_layer(x, X, w->info, w->rows, a->hc * a->dim, i);
     }
     if (w->head)
-        head(m, x, w, X, pass.pre);
+        head(m, x, w, &pass, X);
     arena_reset(x->tmp, mark);
 }
 

@@ -65,7 +65,7 @@ static const struct {
     { "threads", "0" },
     { "pin", "auto" },
     { "graphs", "auto" },
-    { "overlap", "off" },
+    { "overlap", "on" },
     { "graph_max", "48" },
     { "engram_cache", "256MiB" },
     { "engram_io", "auto" },
@@ -387,7 +387,7 @@ static const char *const local_keys[] = {
     "grace_ms=1",
     "connect_timeout_ms=1",
     "spin_us=1",
-    "overlap=on",
+    "overlap=off",
 };
 
 static const char *const agreed_keys[] = {

@@ -128,6 +128,56 @@ static void run_mix(struct bench *b)
                                                   .hc_eps = 1e-6f });
 }
 
+static void run_site(struct bench *b)
+{
+    struct mat fn = {
+        .data = b->w[b->turn++ % COPIES], .dtype = DTYPE_F32, .rows = 24, .cols = 20480
+    };
+    float *y = b->y, *x = b->x;
+
+    b->b->op->hc_site(b->q, &(struct hc_site_args){ .y = x,
+                                                    .post = y + 1024,
+                                                    .comb = y + 2048,
+                                                    .x = x + 16 * 5120,
+                                                    .fn = &fn,
+                                                    .base = b->more,
+                                                    .scale = b->more,
+                                                    .to_pre = y,
+                                                    .to_post = y + 1024,
+                                                    .to_comb = y + 2048,
+                                                    .pre = y + 8192,
+                                                    .w = b->more,
+                                                    .n = y + 16384,
+                                                    .rows = b->s->rows,
+                                                    .hc = 4,
+                                                    .dim = 5120,
+                                                    .iters = 20,
+                                                    .eps = 1e-20f,
+                                                    .hc_eps = 1e-6f,
+                                                    .round = ROUND_BF16 });
+}
+
+static void run_route(struct bench *b)
+{
+    struct mat gate = {
+        .data = b->w[b->turn++ % COPIES], .dtype = DTYPE_BF16, .rows = 384, .cols = 5120
+    };
+    float *y = b->y;
+
+    b->b->op->route(b->q, &(struct route_args){ .gate = &gate,
+                                                .x = b->x,
+                                                .logit = y,
+                                                .bias = b->more,
+                                                .id = (int32_t *)(y + 16384),
+                                                .weight = y + 32768,
+                                                .rows = b->s->rows,
+                                                .experts = 384,
+                                                .k = 6,
+                                                .norm = 1,
+                                                .scale = 1.5f,
+                                                .temp = 1 });
+}
+
 static struct state_view view(void *base, enum codec c, int cols, int cap)
 {
     size_t row = codec_bytes(c, cols);
@@ -287,6 +337,8 @@ int bench_main(int argc, char **argv)
     b.scratch = filled(&b, (size_t)64 << 20);
     for (int rows = 1; rows <= 16; rows *= 4) {
         struct shape mix = { "hc_mix 24 x 20480", rows, 0, 0, 24 * 20480 * 4 };
+        struct shape site = { "hc_site 24 x 20480", rows, 0, 0, 24 * 20480 * 4 };
+        struct shape route = { "route 6 of 384 x 5120", rows, 0, 0, 384 * 5120 * 2 };
         struct shape sel8 = { "select of 8192 entries", rows, 8192, 0, 8192 * 68 };
         struct shape sel128 = { "select of 131072 entries", rows, 131072, 0, 131072 * 68 };
         struct shape att = { "attend 32 heads, 128 + 512 keys", rows, 0, 0, 128 * 528 + 512 * 288 };
@@ -295,6 +347,10 @@ int bench_main(int argc, char **argv)
 
         b.s = &mix;
         measure(&b, run_mix);
+        b.s = &site;
+        measure(&b, run_site);
+        b.s = &route;
+        measure(&b, run_route);
         b.info = rows_at(&b, 8192);
         b.s = &sel8;
         measure(&b, run_select);

@@ -55,6 +55,62 @@ static void route(struct lab *l)
     lab_end(l);
 }
 
+struct gated {
+    int experts, k, dim;
+    enum dtype dtype;
+};
+
+static void run_gated(const struct trial *t, const struct op_table *op, struct queue *q,
+                      void *const *b, int row, int rows)
+{
+    const struct gated *s = t->shape;
+    size_t r = (size_t)row;
+    struct mat gate = { .data = b[0], .dtype = s->dtype, .rows = s->experts, .cols = s->dim };
+
+    op->route(q, &(struct route_args){ .gate = &gate,
+                                       .x = (float *)b[1] + r * (size_t)s->dim,
+                                       .logit = (float *)b[2] + r * (size_t)s->experts,
+                                       .bias = b[3],
+                                       .id = (int32_t *)b[4] + r * (size_t)s->k,
+                                       .weight = (float *)b[5] + r * (size_t)s->k,
+                                       .rows = rows,
+                                       .experts = s->experts,
+                                       .k = s->k,
+                                       .norm = 1,
+                                       .scale = 1.5f,
+                                       .temp = 1 });
+}
+
+/* Biases a step apart, so that another order of sums chooses the same experts. */
+static void route_gated(struct lab *l)
+{
+    static const struct gated shapes[] = {
+        { 192, 6, 5120, DTYPE_BF16 }, { 384, 6, 5120, DTYPE_F32 }, { 384, 6, 640, DTYPE_F16 },
+        { 40, 3, 641, DTYPE_F32 },    { 8, 2, 256, DTYPE_BF16 },   { 7, 7, 33, DTYPE_BF16 }
+    };
+
+    lab_begin(l, "route, gate");
+    for (int i = 0; i < COUNT(shapes); i++) {
+        const struct gated *s = &shapes[i];
+        struct trial t;
+        float *bias;
+
+        trial_begin(&t, l, run_gated, s, 37, "%d of %d experts from %d type %d", s->k, s->experts,
+                    s->dim, s->dtype);
+        trial_mat(&t, s->experts, s->dim, s->dtype, 1e-3f);
+        trial_in(&t, (size_t)(37 * s->dim), 1);
+        trial_out(&t, (size_t)s->experts, 2e-6 * sqrt(s->dim));
+        bias = trial_in(&t, (size_t)s->experts, 1);
+        for (int e = 0; e < s->experts; e++)
+            bias[e] = (float)(e * 7 % s->experts);
+        trial_buf(&t, BUF_OUT, BUF_BYTES, sizeof(int32_t) * (size_t)(37 * s->k),
+                  sizeof(int32_t) * (size_t)s->k, 0);
+        trial_out(&t, (size_t)s->k, 1e-5);
+        lab_run(&t);
+    }
+    lab_end(l);
+}
+
 struct expert_shape {
     int experts, k, dim, inter, shared; /* shared: inter of the shared expert, 0: none */
     int type, type_shared;              /* numbers of qmats_type */
@@ -205,5 +261,6 @@ static void moe(struct lab *l)
 void ops_experts(struct lab *l)
 {
     route(l);
+    route_gated(l);
     moe(l);
 }

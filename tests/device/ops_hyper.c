@@ -161,6 +161,95 @@ static void streams(struct lab *l)
     }
 }
 
+struct crossing {
+    struct streams s;
+    bool taken, mixed, kept; /* a sublayer's sum comes in; mixes are made; h is wanted */
+};
+
+static void run_site(const struct trial *t, const struct op_table *op, struct queue *q,
+                     void *const *b, int row, int rows)
+{
+    const struct crossing *c = t->shape;
+    const struct streams *s = &c->s;
+    size_t dim = (size_t)s->dim, hc = (size_t)s->hc, r = (size_t)row;
+    struct mat fn = {
+        .data = b[0], .dtype = s->dtype, .rows = (2 + s->hc) * s->hc, .cols = s->hc * s->dim
+    };
+
+    op->hc_site(q, &(struct hc_site_args){ .y = c->taken ? (float *)b[1] + r * dim : NULL,
+                                           .post = (float *)b[2] + r * hc,
+                                           .comb = (float *)b[3] + r * hc * hc,
+                                           .x = (float *)b[4] + r * hc * dim,
+                                           .fn = c->mixed ? &fn : NULL,
+                                           .base = b[5],
+                                           .scale = b[6],
+                                           .to_pre = (float *)b[7] + r * hc,
+                                           .to_post = (float *)b[8] + r * hc,
+                                           .to_comb = (float *)b[9] + r * hc * hc,
+                                           .pre = s->first ? NULL : (float *)b[10] + r * hc,
+                                           .w = b[11],
+                                           .h = c->kept ? (float *)b[12] + r * dim : NULL,
+                                           .n = (float *)b[13] + r * dim,
+                                           .rows = rows,
+                                           .hc = s->hc,
+                                           .dim = s->dim,
+                                           .iters = s->iters,
+                                           .eps = 1e-20f,
+                                           .hc_eps = 1e-6f,
+                                           .round = s->round });
+}
+
+static void sites(struct lab *l)
+{
+    static const struct crossing shapes[] = {
+        { { 4, 256, 20, 0, DTYPE_F32, ROUND_NONE, false }, true, true, true },
+        { { 4, 5120, 20, 0, DTYPE_F32, ROUND_BF16, false }, true, true, false },
+        { { 4, 5120, 20, 0, DTYPE_BF16, ROUND_BF16, true }, false, true, false },
+        { { 4, 5120, 20, 0, DTYPE_F32, ROUND_BF16, false }, true, false, true },
+        { { 4, 64, 3, 0, DTYPE_BF16, ROUND_NONE, false }, true, true, false },
+        { { 4, 255, 20, 0, DTYPE_F32, ROUND_NONE, false }, true, true, true },
+        { { 4, 128, 20, 0, DTYPE_F16, ROUND_BF16, false }, false, true, true },
+        { { 3, 77, 3, 0, DTYPE_F32, ROUND_NONE, false }, true, true, false },
+    };
+
+    lab_begin(l, "hc_site");
+    for (int i = 0; i < COUNT(shapes); i++) {
+        const struct crossing *c = &shapes[i];
+        const struct streams *s = &c->s;
+        size_t hc = (size_t)s->hc, dim = (size_t)s->dim;
+        struct trial t;
+
+        trial_begin(&t, l, run_site, c, LAB_ROWS,
+                    "%d streams of %d type %d round %d taken %d "
+                    "mixed %d",
+                    s->hc, s->dim, s->dtype, s->round, c->taken, c->mixed);
+        trial_mat(&t, (2 + s->hc) * s->hc, s->hc * s->dim, s->dtype, 1 / sqrtf((float)(hc * dim)));
+        trial_in(&t, LAB_ROWS * dim, 3);
+        trial_in(&t, LAB_ROWS * hc, 2);
+        trial_in(&t, LAB_ROWS * hc * hc, 1);
+        trial_inout(&t, hc * dim, 3, tol_of(s, 1e-6));
+        trial_in(&t, (2 + hc) * hc, 1);
+        trial_in(&t, 3, 1);
+        for (int m = 0; m < 3; m++) {
+            size_t row = m < 2 ? hc : hc * hc;
+
+            if (c->mixed)
+                trial_out(&t, row, 1e-5);
+            else
+                trial_scratch(&t, LAB_ROWS * row * sizeof(float));
+        }
+        trial_in(&t, LAB_ROWS * hc, 1);
+        trial_in(&t, dim, 1);
+        if (c->kept)
+            trial_out(&t, dim, tol_of(s, 1e-6));
+        else
+            trial_scratch(&t, LAB_ROWS * dim * sizeof(float));
+        trial_out(&t, dim, tol_of(s, 1e-5));
+        lab_run(&t);
+    }
+    lab_end(l);
+}
+
 struct pieces {
     int ranks, ldx, width[RANKS_MAX];
 };
@@ -206,5 +295,6 @@ static void unshard(struct lab *l)
 void ops_hyper(struct lab *l)
 {
     streams(l);
+    sites(l);
     unshard(l);
 }

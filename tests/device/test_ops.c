@@ -1,6 +1,6 @@
 /* Every op of the CUDA backend against the reference: see lab.h.
  *
- *   ops [-q] [part]     -q leaves out the runs of fewer rows
+ *   ops [-q] [-s] [part]     -q leaves out the runs of fewer rows, -s lets no launches overlap
  */
 #include "tests/device/lab.h"
 #include "tests/device/parts.h"
@@ -18,10 +18,9 @@ int ops_main(int argc, char **argv)
 
     if (r != 0)
         return r;
-    if (argc > 1 && strcmp(argv[1], "-q") == 0) {
-        l.quick = true;
-        argc--;
-        argv++;
+    for (; argc > 1 && argv[1][0] == '-'; argc--, argv++) {
+        l.quick |= strcmp(argv[1], "-q") == 0;
+        l.dev->overlap &= strcmp(argv[1], "-s") != 0;
     }
     for (int i = 0; i < COUNT(parts); i++)
         if (argc < 2 || strcmp(argv[1], parts[i].name) == 0)

@@ -1,0 +1,367 @@
+// gang.cu owns attention on matrix units, where both states are quantised.
+//
+// Values of quantised rows are bf16 numbers, so products with them are exact once the other side is
+// taken apart into bf16 planes. A gang of blocks (a cluster) has a row and TALL heads; each block
+// decodes its share of the keys once and keeps it for both products. Blocks meet three times: for the
+// largest logit, for the sums, and before they leave. How keys are dealt out depends on the number of
+// keys of the row alone, and shares are added in order.
+#include <cooperative_groups.h>
+
+#include "kernels/cuda/attend.cuh"
+#include "kernels/cuda/matrix.cuh"
+
+#define WARPS 8
+#define THREADS (WARPS * CUDA_WARP)
+#define GANG 8        // blocks that share out the keys of a row
+#define TALL 16       // heads: rows of an instruction
+#define GANG_KEYS 128 // of a block, at most
+#define GANG_TILES 4  // of 8 keys a warp has logits of, at most
+#define GANG_AHEAD 5  // pieces of 16 values a thread has on their way
+#define PAD 8         // values behind a row in shared memory, so that neighbours lie in other banks
+#define SHARED_STATIC 1024 // more than the kernel declares beside its dynamic memory
+
+// Keys of a block as bf16; the block's sums lie in the same place afterwards.
+__host__ __device__ static size_t key_bytes(int dim, int keys)
+{
+    size_t key = (size_t)keys * (size_t)(dim + PAD) * sizeof(uint16_t);
+    size_t out = (size_t)TALL * (size_t)(dim + PAD) * sizeof(float);
+
+    return key > out ? key : out;
+}
+
+// 16 values of a stored row from c on as bf16; `raw` holds their codes, `scale` their scale's byte.
+__device__ static inline void put_codes(enum codec codec, const uint32_t (&raw)[4], uint8_t scale,
+                                        uint16_t *to)
+{
+    uint32_t out[8];
+
+    if (codec == CODEC_QW) {
+        float by = f32_from_e8m0(scale);
+
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            float2 f = e4m3_pair(raw[i / 2] >> (i % 2 * 16));
+
+            out[i] = bf16_pair(f.x * by, f.y * by);
+        }
+    } else {
+        float by = f32_from_e4m3(scale);
+
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            float2 f = e2m1_pair(raw[i / 4] >> (i % 4 * 8));
+
+            out[i] = bf16_pair(f.x * by, f.y * by);
+        }
+    }
+    ((uint4 *)to)[0] = make_uint4(out[0], out[1], out[2], out[3]);
+    ((uint4 *)to)[1] = make_uint4(out[4], out[5], out[6], out[7]);
+}
+
+struct gang_row {
+    int slot, lo, win, n; // the window's first position and rows; all keys
+    const int32_t *sel;
+};
+
+// Keys from .. from + keys - 1 of the row's list as bf16, zeros behind its end.
+template <int DIM>
+__device__ static void gang_load(const struct attend_args &a, const struct gang_row &w, int from,
+                                 int keys, uint16_t *key)
+{
+    constexpr int PIECES = DIM / 16, LD = DIM + PAD;
+
+    for (int i0 = (int)threadIdx.x; i0 < keys * PIECES; i0 += GANG_AHEAD * THREADS) {
+        uint32_t raw[GANG_AHEAD][4];
+        uint8_t scale[GANG_AHEAD];
+
+#pragma unroll
+        for (int i = 0; i < GANG_AHEAD; i++) {
+            int at = i0 + i * THREADS, j = from + at / PIECES, c = at % PIECES * 16;
+            const unsigned char *row;
+
+            raw[i][0] = raw[i][1] = raw[i][2] = raw[i][3] = 0;
+            scale[i] = 0;
+            if (at >= keys * PIECES || j >= w.n)
+                continue;
+            if (j < w.win) {
+                row = state_row(a.win, w.slot, w.lo + j);
+                scale[i] = row[DIM + c / 32];
+                if (DIM % 512 == 0) {
+                    uint4 u = *(const uint4 *)(row + c);
+
+                    raw[i][0] = u.x;
+                    raw[i][1] = u.y;
+                    raw[i][2] = u.z;
+                    raw[i][3] = u.w;
+                } else {
+#pragma unroll
+                    for (int k = 0; k < 4; k++)
+                        raw[i][k] = ((const uint32_t *)(row + c))[k];
+                }
+            } else {
+                row = state_row(a.more, w.slot, w.sel[j - w.win]);
+                scale[i] = row[DIM / 2 + c / 16];
+                raw[i][0] = ((const uint32_t *)(row + c / 2))[0];
+                raw[i][1] = ((const uint32_t *)(row + c / 2))[1];
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < GANG_AHEAD; i++) {
+            int at = i0 + i * THREADS;
+
+            if (at < keys * PIECES)
+                put_codes(from + at / PIECES < w.win ? CODEC_QW : CODEC_QC, raw[i], scale[i],
+                          key + at / PIECES * LD + at % PIECES * 16);
+        }
+    }
+}
+
+// Logits of `keys` keys, of two halves of the dimensions: a warp a half and every fourth 8 keys.
+template <int DIM>
+__device__ static void gang_logits(const float *q, int heads, const uint16_t *key, int keys,
+                                   float *logit)
+{
+    constexpr int LD = DIM + PAD;
+    int lane = (int)threadIdx.x % CUDA_WARP, warp = (int)threadIdx.x / CUDA_WARP;
+    int half = warp % 2, tile0 = warp / 2, r = lane / 4, c = lane % 4 * 2, tiles = keys / 8;
+    float top[GANG_TILES][4] = {}, rest[GANG_TILES][4] = {};
+
+    for (int k = half * (DIM / 2); k < (half + 1) * (DIM / 2); k += 32) {
+        struct planes p[2];
+
+#pragma unroll
+        for (int s = 0; s < 2; s++) {
+            float2 v[4];
+
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                int h = r + i % 2 * 8;
+
+                v[i] = h < heads
+                           ? *(const float2 *)(q + (size_t)h * DIM + k + s * 16 + i / 2 * 8 + c)
+                           : make_float2(0, 0);
+            }
+            p[s] = planes_of(v);
+        }
+#pragma unroll
+        for (int t = 0; t < GANG_TILES; t++) {
+            uint32_t b[4];
+
+            if (tile0 + 4 * t >= tiles)
+                break;
+            matrices_load(b, key + ((tile0 + 4 * t) * 8 + lane % 8) * LD + k + lane / 8 * 8);
+#pragma unroll
+            for (int s = 0; s < 2; s++) {
+                multiply(top[t], p[s].top, b[2 * s], b[2 * s + 1]);
+                if (p[s].more) {
+                    multiply(rest[t], p[s].low, b[2 * s], b[2 * s + 1]);
+                    multiply(rest[t], p[s].mid, b[2 * s], b[2 * s + 1]);
+                }
+            }
+        }
+    }
+#pragma unroll
+    for (int t = 0; t < GANG_TILES; t++) {
+        float *to = logit + (half * TALL + r) * (keys + PAD) + (tile0 + 4 * t) * 8 + c;
+
+        if (tile0 + 4 * t >= tiles)
+            break;
+        to[0] = top[t][0] + rest[t][0];
+        to[1] = top[t][1] + rest[t][1];
+        to[8 * (keys + PAD)] = top[t][2] + rest[t][2];
+        to[8 * (keys + PAD) + 1] = top[t][3] + rest[t][3];
+    }
+}
+
+// Values: a warp DIM / 8 columns. The sums go where the keys lay.
+template <int DIM> __device__ static void gang_values(const float *prob, uint16_t *key, int keys)
+{
+    constexpr int LD = DIM + PAD, TILES = DIM / 8 / WARPS;
+    int lane = (int)threadIdx.x % CUDA_WARP, warp = (int)threadIdx.x / CUDA_WARP;
+    int r = lane / 4, c = lane % 4 * 2, n0 = warp * (DIM / WARPS);
+    float acc[TILES][4] = {}, *out = (float *)key;
+
+    for (int k = 0; k < keys; k += 16) {
+        struct planes p;
+        float2 v[4];
+
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            v[i] = *(const float2 *)(prob + (r + i % 2 * 8) * (keys + PAD) + k + i / 2 * 8 + c);
+        p = planes_of(v);
+#pragma unroll
+        for (int t = 0; t < TILES; t += 2) {
+            uint32_t b[4];
+
+            matrices_load_turned(b, key + (k + lane / 8 % 2 * 8 + lane % 8) * LD + n0 + t * 8 +
+                                        lane / 16 * 8);
+#pragma unroll
+            for (int s = 0; s < 2; s++) {
+                if (p.more) {
+                    multiply(acc[t + s], p.low, b[2 * s], b[2 * s + 1]);
+                    multiply(acc[t + s], p.mid, b[2 * s], b[2 * s + 1]);
+                }
+                multiply(acc[t + s], p.top, b[2 * s], b[2 * s + 1]);
+            }
+        }
+    }
+    __syncthreads(); // the keys have been used
+#pragma unroll
+    for (int t = 0; t < TILES; t++)
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            out[(r + i / 2 * 8) * LD + n0 + t * 8 + c + i % 2] = acc[t][i];
+}
+
+// A gang a row and TALL heads. Bound by the time of its steps, not by bytes or products.
+template <int DIM>
+__global__ static void __launch_bounds__(THREADS, 2) attend_gang(struct attend_args a, int room)
+{
+    dependency_wait();
+    extern __shared__ __align__(16) unsigned char dynamic[];
+    __shared__ float most_of[TALL], sum_of[TALL];
+    __shared__ int chosen;
+    cooperative_groups::cluster_group gang = cooperative_groups::this_cluster();
+    int rank = (int)blockIdx.x, h0 = (int)blockIdx.y * TALL, row = (int)blockIdx.z;
+    int t = (int)threadIdx.x, lane = t % CUDA_WARP, warp = t / CUDA_WARP;
+    int heads = a.heads - h0 < TALL ? a.heads - h0 : TALL, share, keys, mine, ld;
+    size_t at = ((size_t)row * (size_t)a.heads + (size_t)h0) * DIM;
+    struct span s = window_of(a, row);
+    struct gang_row w = { a.info[row].slot, s.lo, s.hi - s.lo, 0,
+                          a.sel + (size_t)row * (size_t)a.topk };
+    uint16_t *key = (uint16_t *)dynamic;
+    float *logit = (float *)(dynamic + key_bytes(DIM, room));
+
+    if (t == 0)
+        chosen = a.more.base ? a.topk : 0;
+    __syncthreads();
+    for (int i = t; a.more.base && i < a.topk; i += THREADS)
+        if (w.sel[i] < 0)
+            atomicMin(&chosen, i);
+    __syncthreads();
+    w.n = w.win + chosen;
+    share = (w.n + GANG * 16 - 1) / (GANG * 16) * 16;
+    mine = w.n - rank * share;
+    mine = mine < 0 ? 0 : mine < share ? mine : share;
+    keys = (mine + 15) / 16 * 16;
+    ld = keys + PAD;
+    gang_load<DIM>(a, w, rank * share, keys, key);
+    __syncthreads();
+    gang_logits<DIM>(a.q + at, heads, key, keys, logit);
+    __syncthreads();
+    for (int h = warp; h < heads; h += WARPS) {
+        float most = a.sink[h0 + h];
+
+        for (int j = lane; j < mine; j += CUDA_WARP) {
+            float l = (logit[h * ld + j] + logit[(TALL + h) * ld + j]) * a.scale;
+
+            logit[h * ld + j] = l;
+            most = l > most ? l : most;
+        }
+        most = warp_max(most);
+        if (lane == 0)
+            most_of[h] = most;
+    }
+    gang.sync();
+    for (int h = warp; h < TALL; h += WARPS) {
+        float most = -INFINITY, sum = 0;
+
+        for (int i = 0; h < heads && i < GANG; i++) {
+            float m = *gang.map_shared_rank(&most_of[h], i);
+
+            most = m > most ? m : most;
+        }
+        for (int j = lane; j < keys; j += CUDA_WARP) {
+            float e = h < heads && j < mine ? expf(logit[h * ld + j] - most) : 0;
+
+            sum += e;
+            logit[h * ld + j] = rounded(e, a.round);
+        }
+        sum = warp_sum(sum);
+        if (lane == 0)
+            sum_of[h] = rank == 0 && h < heads ? sum + expf(a.sink[h0 + h] - most) : sum;
+    }
+    __syncthreads();
+    gang_values<DIM>(logit, key, keys);
+    gang.sync();
+    for (int i = t; i < heads * (DIM / GANG / 4); i += THREADS) {
+        int h = i / (DIM / GANG / 4), c = rank * (DIM / GANG) + i % (DIM / GANG / 4) * 4;
+        float4 sum = make_float4(0, 0, 0, 0);
+        float total = 0;
+
+        for (int g = 0; g < GANG; g++) {
+            float4 o =
+                *(const float4 *)(gang.map_shared_rank((float *)key, g) + h * (DIM + PAD) + c);
+
+            sum.x += o.x;
+            sum.y += o.y;
+            sum.z += o.z;
+            sum.w += o.w;
+            total += *gang.map_shared_rank(&sum_of[h], g);
+        }
+        *(float4 *)(a.o + at + (size_t)h * DIM + c) =
+            make_float4(rounded(sum.x / total, a.round), rounded(sum.y / total, a.round),
+                        rounded(sum.z / total, a.round), rounded(sum.w / total, a.round));
+    }
+    gang.sync(); // nobody leaves while its sums are read
+}
+
+template <int DIM>
+static void gang_launch(struct queue *q, const struct attend_args *a, int room, size_t shared)
+{
+    launch_cluster(q, attend_gang<DIM>, GANG,
+                   dim3(GANG, blocks_for((size_t)a->heads, TALL), (unsigned)a->rows), THREADS,
+                   shared, *a, room);
+}
+
+// Rows of a state begin where words of `align` bytes do.
+static bool aligned(const struct state_view &v, size_t align)
+{
+    return ((uintptr_t)v.base | v.slot_stride | v.row_bytes) % align == 0;
+}
+
+bool attend_by_gang(struct queue *q, const struct attend_args *a, int keys)
+{
+    const struct cuda_device *d = (const struct cuda_device *)q->dev;
+    int room = (keys + GANG * 16 - 1) / (GANG * 16) * 16;
+    size_t shared = key_bytes(a->dim, room) + 2 * sizeof(float) * TALL * (size_t)(room + PAD);
+
+    if (!d->gangs || a->win.codec != CODEC_QW || (a->more.base && a->more.codec != CODEC_QC) ||
+        !aligned(a->win, a->dim == 512 ? 16 : 4) || (a->more.base && !aligned(a->more, 4)) ||
+        room > GANG_KEYS || shared > (size_t)(d->shared_max - SHARED_STATIC))
+        return false;
+    if (a->dim == 512)
+        gang_launch<512>(q, a, room, shared);
+    else if (a->dim == 256)
+        gang_launch<256>(q, a, room, shared);
+    else if (a->dim == 128)
+        gang_launch<128>(q, a, room, shared);
+    else
+        return false;
+    return true;
+}
+
+extern "C" cudaError_t cuda_gang_limits(int shared_max, bool *can)
+{
+    cudaLaunchAttribute attr = {};
+    cudaLaunchConfig_t c = {};
+    int gangs = 0;
+    cudaError_t e = shared_room(attend_gang<512>, shared_max);
+
+    if (e == cudaSuccess)
+        e = shared_room(attend_gang<256>, shared_max);
+    if (e == cudaSuccess)
+        e = shared_room(attend_gang<128>, shared_max);
+    attr.id = cudaLaunchAttributeClusterDimension;
+    attr.val.clusterDim.x = GANG;
+    attr.val.clusterDim.y = attr.val.clusterDim.z = 1;
+    c.gridDim = GANG;
+    c.blockDim = THREADS;
+    c.dynamicSmemBytes = (size_t)(shared_max - SHARED_STATIC);
+    c.attrs = &attr;
+    c.numAttrs = 1;
+    if (e == cudaSuccess)
+        e = cudaOccupancyMaxActiveClusters(&gangs, attend_gang<512>, &c);
+    *can = gangs > 0;
+    return e;
+}

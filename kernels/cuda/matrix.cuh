@@ -1,0 +1,108 @@
+// matrix - bf16 operands of the m16n8k16 instruction: pairs, planes of f32, and loads from shared
+// memory.
+//
+// A lane has rows r = lane / 4 and r + 8 and columns c = lane % 4 * 2, c + 1, c + 8, c + 9 of the
+// left operand, in the order (r, c), (r + 8, c), (r, c + 8), (r + 8, c + 8); of the right one rows c
+// .. and c + 8 .. of column r.
+#ifndef TANDEM_KERNELS_CUDA_MATRIX_CUH
+#define TANDEM_KERNELS_CUDA_MATRIX_CUH
+
+#include "kernels/cuda/device.cuh"
+
+// x in the low half.
+__device__ static inline uint32_t bf16_pair(float x, float y)
+{
+    uint32_t u;
+
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(u) : "f"(y), "f"(x));
+    return u;
+}
+
+__device__ static inline float2 f16_pair(uint32_t u)
+{
+    float2 f;
+
+    asm("{.reg .f16 lo, hi; mov.b32 {lo, hi}, %2; cvt.f32.f16 %0, lo; cvt.f32.f16 %1, hi;}"
+        : "=f"(f.x), "=f"(f.y)
+        : "r"(u));
+    return f;
+}
+
+// The values of two codes, the first in the low bits.
+__device__ static inline float2 e4m3_pair(uint32_t codes)
+{
+    uint32_t u;
+
+    asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(u) : "h"((uint16_t)codes));
+    return f16_pair(u);
+}
+
+__device__ static inline float2 e2m1_pair(uint32_t codes)
+{
+    // high bytes of f16 0, 0.5, 1, 1.5 and 2, 3, 4, 6; their low bytes are zero
+    uint32_t high = __byte_perm(0x3e3c3800u, 0x46444240u, codes & 0x77u);
+    uint32_t sign = (codes & 0x8u) << 12 | (codes & 0x80u) << 24;
+
+    return f16_pair(__byte_perm(high, 0, 0x1404) | sign);
+}
+
+// x and y as bf16, and what is left of them; a number that is none is whole in its first plane.
+__device__ static inline uint32_t plane_of(float &x, float &y)
+{
+    uint32_t u = bf16_pair(x, y);
+
+    x = (u & 0x7f80u) == 0x7f80u ? 0 : x - f32_from_bits(u << 16);
+    y = (u & 0x7f800000u) == 0x7f800000u ? 0 : y - f32_from_bits(u & 0xffff0000u);
+    return u;
+}
+
+// Three planes of the left operand, whose sum it is.
+struct planes {
+    uint32_t top[4], mid[4], low[4];
+    bool more; // mid or low have something, in any lane of the warp
+};
+
+__device__ static inline struct planes planes_of(float2 (&v)[4])
+{
+    struct planes p;
+    bool more = false;
+
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        p.top[i] = plane_of(v[i].x, v[i].y);
+        more |= v[i].x != 0 || v[i].y != 0;
+        p.mid[i] = plane_of(v[i].x, v[i].y);
+        p.low[i] = bf16_pair(v[i].x, v[i].y);
+    }
+    p.more = __any_sync(FULL_MASK, more);
+    return p;
+}
+
+__device__ static inline void multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t b0,
+                                       uint32_t b1)
+{
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+        "{%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// Four matrices of 8 x 8: lane l names row l % 8 of matrix l / 8, 16 bytes, aligned.
+__device__ static inline void matrices_load(uint32_t (&m)[4], const uint16_t *row)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3])
+                 : "r"((uint32_t)__cvta_generic_to_shared(row))
+                 : "memory");
+}
+
+// The same, rows and columns exchanged.
+__device__ static inline void matrices_load_turned(uint32_t (&m)[4], const uint16_t *row)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3])
+                 : "r"((uint32_t)__cvta_generic_to_shared(row))
+                 : "memory");
+}
+
+#endif
