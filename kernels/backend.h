@@ -84,6 +84,8 @@ struct queue {
     const struct backend_ops *ops;
     struct device *dev;
     int err; /* first error since the last wait, 0 if none */
+    int nodes;      /* of the newest graph that was captured here */
+    void *onlooker; /* of who stands in front of the table of ops; backends do not look at it */
 };
 
 /* backend_find - the backend of this name, or for "auto" the last one that is built and finds its

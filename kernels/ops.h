@@ -331,6 +331,7 @@ struct hc_mean_args {
  * only entries of those blocks compete, if n > topk; not both at once.
  * shapes   q [rows][heads][dim]; wt [rows][heads]; keys: rows of dim values; sel [rows][topk];
  *          cand_in, cand_out [rows][blocks]; scratch [workers][keys.cap] f32; dim a multiple of 16, up to 512
+ * note     in CODEC_QI: q went through requant with it, and keys are stored with it
  * tol 0 on q.key sums whose products are exact; sets differ only among equal scores */
 struct select_args {
     const float *q, *wt;
@@ -340,6 +341,7 @@ struct select_args {
     int32_t *cand_out, *sel;
     float *scratch;
     int rows, heads, dim, ratio, topk, blocks, block;
+    enum codec in;
     float scale;
 };
 

@@ -88,6 +88,8 @@ static int prepare(struct cuda_device *d)
     if (e == cudaSuccess)
         e = cudaDeviceGetAttribute(&d->shared_max, cudaDevAttrMaxSharedMemoryPerBlockOptin,
                                    d->ordinal);
+    if (e == cudaSuccess)
+        e = cudaDeviceGetAttribute(&d->sms, cudaDevAttrMultiProcessorCount, d->ordinal);
     if (e != cudaSuccess)
         return fail(cuda_errno(e), "cuda: device %d: %s", d->ordinal, cudaGetErrorString(e));
     e = cuda_attend_limits(d->shared_max);
@@ -246,6 +248,7 @@ static void cuda_queue_close(struct queue *base)
     cudaFree(q->alarm.taken);
     cudaFree(q->scratch);
     cudaFree(q->tickets);
+    cudaFree(q->counts);
     cudaFreeHost(q->alarm.record);
     cudaFreeHost(q->ring);
     free(q);
@@ -254,7 +257,7 @@ static void cuda_queue_close(struct queue *base)
 static int cuda_queue_open(struct device *d, struct queue **out)
 {
     struct cuda_queue *q = calloc(1, sizeof(*q));
-    void *record = NULL, *ring = NULL, *taken = NULL, *scratch = NULL, *tickets = NULL;
+    void *record = NULL, *ring = NULL, *taken = NULL, *scratch = NULL, *tickets = NULL, *counts = NULL;
     cudaError_t e;
     int r;
 
@@ -286,6 +289,9 @@ static int cuda_queue_open(struct device *d, struct queue **out)
     if (r == 0)
         r = cuda_alloc(d, CUDA_TICKETS * sizeof(*q->tickets), &tickets);
     q->tickets = tickets;
+    if (r == 0)
+        r = cuda_alloc(d, (size_t)CUDA_WORKERS * INDEX_COUNT, &counts);
+    q->counts = counts;
     if (r < 0) {
         cuda_queue_close(&q->base);
         return r;

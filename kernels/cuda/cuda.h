@@ -52,6 +52,7 @@ struct cuda_device {
     struct device base;
     int ordinal;
     int shared_max; /* bytes of shared memory a block may ask for */
+    int sms;
     bool gangs;     /* blocks of attention can share memory */
 };
 
@@ -64,6 +65,7 @@ struct cuda_landing {
 
 #define CUDA_LANDINGS 256
 #define CUDA_TICKETS 4096
+#define INDEX_COUNT (17 << 10) /* bytes that a row's selection counts in */
 
 struct cuda_queue {
     struct queue base;
@@ -74,6 +76,7 @@ struct cuda_queue {
     size_t scratch_bytes;
 
     uint32_t *tickets; /* device memory, [CUDA_TICKETS]: zero between ops */
+    void *counts;      /* [CUDA_WORKERS][INDEX_COUNT] bytes: zero between ops */
 
     char *ring; /* pinned; handed out from the front, all free again after a wait */
     size_t ring_bytes, ring_used;

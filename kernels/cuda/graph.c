@@ -65,6 +65,7 @@ int cuda_graph_end(struct queue *base, struct graph **out)
     struct cuda_queue *q = cuda_queue(base);
     struct graph *g = q->capture;
     cudaGraph_t graph = NULL;
+    size_t nodes = 0;
     cudaError_t e;
     int r;
 
@@ -74,6 +75,8 @@ int cuda_graph_end(struct queue *base, struct graph **out)
     e = cudaStreamEndCapture(q->stream, &graph);
     r = base->err;
     base->err = 0;
+    if (r == 0 && e == cudaSuccess)
+        e = cudaGraphGetNodes(graph, NULL, &nodes);
     if (r == 0 && e == cudaSuccess)
         e = cudaGraphInstantiate(&g->exec, graph, 0);
     if (r == 0 && e == cudaSuccess)
@@ -87,6 +90,7 @@ int cuda_graph_end(struct queue *base, struct graph **out)
         graph_free(g);
         return r;
     }
+    base->nodes = (int)nodes;
     *out = g;
     return 0;
 }

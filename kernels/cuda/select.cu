@@ -1,58 +1,16 @@
-// select.cu owns the indexer: scores of compressed entries, the exact best of them, and candidate
-// blocks.
+// select.cu owns the indexer for any keys: scores of compressed entries, the exact best of them, and
+// candidate blocks. index.cu has what the released model asks for, but for these blocks.
 //
 // Two launches: scores become order words in the scratch of their row, then one block a row picks.
 // Rows come in lots of CUDA_WORKERS, because the scratch holds as many. Sums run in index order,
 // multiply then add, so that the words are those of the reference.
 #include "kernels/cuda/codec.cuh"
-#include "kernels/cuda/order.cuh"
+#include "kernels/cuda/index.cuh"
 
 #define DIM_MAX 512
 #define SCORE_KEYS 32 // entries of a block
 #define SCORE_THREADS 256
 #define PICK_THREADS 512
-
-// The entries that compete in a row, ascending: all of 0 .. n - 1, or those of the candidate
-// blocks.
-struct field {
-    const int32_t *cand; // NULL: all
-    int block;
-    int n;    // visible entries
-    int size; // competing entries
-};
-
-__device__ static int entry_of(const struct field &f, int i)
-{
-    return f.cand ? f.cand[i / f.block] * f.block + i % f.block : i;
-}
-
-// The field of row r into shared memory, by all threads. Only the last candidate block can be cut
-// by n: its entries are the newest.
-__device__ static void field_load(const struct select_args &a, int r, struct field *f)
-{
-    int n = (a.info[r].pos + 1) / a.ratio;
-    const int32_t *cand = a.cand_in ? a.cand_in + (size_t)r * (size_t)a.blocks : NULL;
-
-    if (threadIdx.x == 0) {
-        f->cand = cand;
-        f->block = a.block;
-        f->n = n;
-        f->size = cand ? 0 : n;
-    }
-    __syncthreads();
-    for (int b = threadIdx.x; cand && b < a.blocks; b += (int)blockDim.x) {
-        int left = n - cand[b] * a.block;
-
-        if (cand[b] >= 0 && left > 0)
-            atomicAdd(&f->size, left < a.block ? left : a.block);
-    }
-    __syncthreads();
-}
-
-__device__ static bool is_scored(const struct select_args &a, const struct field &f)
-{
-    return f.n > a.topk || (a.cand_out && (f.n + a.block - 1) / a.block > a.blocks);
-}
 
 // A block: SCORE_KEYS entries of a row. Keys are decoded into shared memory, a thread is an entry
 // (its lane) and every eighth head; the first warp adds the heads in order. Bound by the products.
@@ -127,7 +85,7 @@ __device__ static void take_best(int n, int k, L load, const struct field &f, in
 }
 
 // A block a row.
-__global__ static void pick_entries(struct select_args a, int row0)
+__global__ static void pick_entries(struct select_args a, int row0, bool sel_too)
 {
     dependency_wait();
     __shared__ struct order_count count;
@@ -138,9 +96,9 @@ __global__ static void pick_entries(struct select_args a, int row0)
     int32_t *sel = a.sel + (size_t)r * (size_t)a.topk, *out;
 
     field_load(a, r, &f);
-    if (f.n <= a.topk)
+    if (sel_too && f.n <= a.topk)
         take_first(f.n, sel, a.topk);
-    else
+    else if (sel_too)
         take_best(
             f.size, a.topk < f.size ? a.topk : f.size,
             [=](int i) { return order_key(word[i], (uint32_t)i); }, f, sel, a.topk, &count, part);
@@ -208,9 +166,13 @@ extern "C" void cuda_select(struct queue *q, const struct select_args *a)
     for (int r = 0; r < a->rows; r += CUDA_WORKERS) {
         unsigned rows = (unsigned)(a->rows - r < CUDA_WORKERS ? a->rows - r : CUDA_WORKERS);
 
-        launch(q, score_entries, dim3(blocks_for((size_t)a->keys.cap, SCORE_KEYS), rows),
-               SCORE_THREADS, shared, b, r);
-        launch(q, pick_entries, rows, PICK_THREADS, 0, b, r);
+        bool done = select_by_units(q, &b, r, (int)rows);
+
+        if (!done)
+            launch(q, score_entries, dim3(blocks_for((size_t)a->keys.cap, SCORE_KEYS), rows),
+                   SCORE_THREADS, shared, b, r);
+        if (!done || a->cand_out)
+            launch(q, pick_entries, rows, PICK_THREADS, 0, b, r, !done);
     }
     queue_note(q, "select");
 }

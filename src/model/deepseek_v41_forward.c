@@ -138,6 +138,7 @@ static void select_rows(const struct v41_arch *a, const struct v41_layer *l,
                                                .topk = a->index_topk,
                                                .blocks = a->cand_blocks,
                                                .block = a->cand_block,
+                                               .in = keys->codec,
                                                .scale = 1.0f / (sqrtf((float)a->index_dim) *
                                                                 sqrtf((float)a->index_heads)) });
 }

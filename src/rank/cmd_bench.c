@@ -215,6 +215,8 @@ int cmd_bench(struct options *o)
 
     if (o->transport)
         return cmd_bench_transport(o);
+    if (o->windows || o->kernels)
+        return cmd_bench_device(o);
     if (o->compare)
         return o->word[0] && o->word[1]
                    ? bench_compare(o->word[0], o->word[1])

@@ -26,6 +26,7 @@ int cmd_config(struct options *o);
 int cmd_report(struct options *o);
 int cmd_demo(struct options *o);
 int cmd_bench(struct options *o);
+int cmd_bench_device(struct options *o);    /* bench with --window, --kernels */
 int cmd_bench_transport(struct options *o); /* bench with --transport */
 int cmd_gate(struct options *o);
 

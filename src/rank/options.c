@@ -59,6 +59,8 @@ enum option_id {
     ID_COMPARE,
     ID_TRANSPORT,
     ID_MEET,
+    ID_WINDOW,
+    ID_KERNELS,
     ID_FULL,
     ID_ONLY,
     ID_JSON
@@ -132,6 +134,10 @@ static const struct entry entries[] = {
       "measure the link of the config: exchange and mailbox, no model" },
     { "meet", ID_MEET, OPT_MEET, NULL,
       "try the link with the other ranks, which do so at the same time: the largest message" },
+    { "window", ID_WINDOW, OPT_BENCH, NULL,
+      "measure one rank's device: windows of 1 to 16 rows, and each op inside" },
+    { "kernels", ID_KERNELS, OPT_BENCH, NULL,
+      "measure one rank's device: every op of a window alone, with cold caches" },
     { "prompts", ID_PROMPTS, OPT_GATE, "FOLDER", "texts, one a file *.txt (configs/gate)" },
     { "full", ID_FULL, OPT_GATE, NULL, "long replies, every case; without it, a sample of them" },
     { "only", ID_ONLY, OPT_GATE, "G1,...", "these gates; soak is run only if it is named" },
@@ -468,6 +474,12 @@ static int apply(struct options *o, const struct entry *e, const char *value)
         return 0;
     case ID_MEET:
         o->meet = true;
+        return 0;
+    case ID_WINDOW:
+        o->windows = true;
+        return 0;
+    case ID_KERNELS:
+        o->kernels = true;
         return 0;
     case ID_COMPARE:
         o->compare = true;

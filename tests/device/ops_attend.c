@@ -39,6 +39,7 @@ struct index {
     int heads, dim, ratio, topk, blocks, block, pos, cap;
     int cand; /* 0 none, 1 written, 2 read */
     float by; /* of keys and queries; small integers make ties */
+    enum codec in;
 };
 
 static void run_select(const struct trial *t, const struct op_table *op, struct queue *q,
@@ -63,6 +64,7 @@ static void run_select(const struct trial *t, const struct op_table *op, struct 
                       .topk = s->topk,
                       .blocks = s->blocks,
                       .block = s->block,
+                      .in = s->in,
                       .scale = 0.0625f });
 }
 
@@ -99,6 +101,13 @@ static void select_rows(struct lab *l)
         { CODEC_F32, 2, 32, 1, 16, 4, 2, 300, 400, 1, 0 },
         { CODEC_QI, 8, 512, 1, 7, 5, 16, 260, 300, 2, 3 },
         { CODEC_QI, 4, 128, 2, 512, 0, 0, 40, 100, 0, 2 },
+        { CODEC_QI, 32, 128, 1, 512, 0, 0, 5000, 5100, 0, 2, CODEC_QI },
+        { CODEC_QI, 32, 128, 1, 512, 0, 0, 4000, 4100, 0, 0.1f, CODEC_QI },
+        { CODEC_QI, 4, 128, 2, 32, 16, 8, 900, 500, 1, 2, CODEC_QI },
+        { CODEC_QI, 20, 128, 1, 512, 100, 8, 3000, 3100, 2, 2, CODEC_QI },
+        { CODEC_QI, 9, 128, 1, 1000, 16, 64, 3000, 3100, 1, 2, CODEC_QI },
+        { CODEC_QI, 4, 128, 1, 32, 4, 8, 900, 1000, 2, 2, CODEC_QI },
+        { CODEC_QI, 32, 128, 1, 600, 0, 0, 4000, 4100, 0, -1, CODEC_QI }, /* all scores are 0 */
     };
 
     lab_begin(l, "select");
@@ -119,6 +128,14 @@ static void select_rows(struct lab *l)
         if (s->by == 0) /* scores of few different values, of both zeros too: all ties */
             for (int k = 0; k < rows * s->heads * s->dim; k++)
                 x[k] = k % 5 ? 0 : -1;
+        for (int k = 0; s->by < 0 && k < rows * s->heads * s->dim; k++)
+            x[k] = 0;
+        for (int k = 0; s->in == CODEC_QI && k < rows * s->heads; k++) {
+            unsigned char row[68];
+
+            codec_encode(s->in, x + k * s->dim, s->dim, row);
+            codec_decode(s->in, row, s->dim, x + k * s->dim);
+        }
         trial_in(&t, (size_t)(rows * s->heads), 1);
         stored_rows(&t, s->codec, s->dim, s->cap, 2, s->pos / s->ratio + 1, by);
         info = trial_info(&t, pos, 2);

@@ -1,0 +1,541 @@
+/* cmd_bench_device.c owns what is measured of one rank's device: whole windows by their rows, each op inside
+ * one, and each op alone with cold caches.
+ *
+ * The model, its weights and its rows are those of the config; there is nobody to exchange with. Windows
+ * follow a prompt of made-up ids and are never committed.
+ */
+#include "kernels/backend.h"
+#include "src/base/clock.h"
+#include "src/base/json.h"
+#include "src/base/log.h"
+#include "src/draft/drafter.h"
+#include "src/model/family.h"
+#include "src/model/slot.h"
+#include "src/model/window.h"
+#include "src/rank/calls.h"
+#include "src/rank/commands.h"
+#include "src/rank/job.h"
+#include "src/rank/rank.h"
+#include "src/verify/accept.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define PROMPT 1600 /* tokens before a window, where the context has room: full selections */
+#define CALLS_MAX 8192
+#define TAIL (2 * WINDOW_MAX)
+#define WINDOWS 20 /* of which a median is taken */
+#define COLD 9     /* calls of an op that is measured alone */
+#define SPILL                                                                                      \
+    ((size_t)192 << 20) /* bytes written between them on a device, more than its caches hold */
+#define SPILL_HOST ((size_t)8 << 20)
+
+static const int rows_of[] = { 1, 2, 3, 4, 5, 6, 7, 8, 16 };
+#define ROWS ((int)(sizeof(rows_of) / sizeof(rows_of[0])))
+
+struct bench {
+    struct job job;
+    struct options *o;
+    struct rounds *r;
+    struct rank *k;
+    struct calls *calls;
+    struct json_writer json;
+    double copy;      /* bytes a ns of a sum over more than the caches */
+    int64_t stamp_ns; /* what the clock's note costs */
+    float *spill[2];
+    size_t spill_cols;
+};
+
+/* Calls of one op and shape in a window. */
+struct line {
+    const struct call *call;
+    int at, calls; /* the first one; how many */
+    double us;     /* of all */
+    double bytes, weights;
+};
+
+static int by_ns(const void *a, const void *b)
+{
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+
+    return (x > y) - (x < y);
+}
+
+static int by_us(const void *a, const void *b)
+{
+    double x = ((const struct line *)a)->us, y = ((const struct line *)b)->us;
+
+    return (x < y) - (x > y);
+}
+
+static int64_t median(int64_t *ns, int n)
+{
+    qsort(ns, (size_t)n, sizeof(*ns), by_ns);
+    return ns[n / 2];
+}
+
+static bool captures(const struct bench *b)
+{
+    return b->k->cfg.graphs != GRAPHS_OFF && b->k->dev->ops->caps & BACKEND_GRAPHS;
+}
+
+/* ---- a window ------------------------------------------------------------------------------------ */
+
+/* A prompt of which all but the tail has run: windows of up to WINDOW_MAX rows follow it. */
+static int admit(struct bench *b)
+{
+    int context = b->k->bounds.context, n = PROMPT + TAIL < context ? PROMPT + TAIL : context, err;
+    int32_t *ids = malloc((size_t)n * sizeof(*ids));
+    struct plan_admit a = { .n = n, .flags = ADMIT_DRAFT, .ids = ids };
+    struct plan_span s = { 0 };
+
+    if (!ids)
+        return fail(-ENOMEM, "bench: no memory for a prompt");
+    for (int i = 0; i < n; i++)
+        ids[i] = (int32_t)((int64_t)i * 7919 % b->k->model->vocab);
+    err = n > TAIL ? order_admit(b->r, &a)
+                   : fail(-EINVAL, "bench: a context of %d, want more than %d", context, TAIL);
+    for (; s.start < n - TAIL && err == 0; s.start = s.end) {
+        s.end = s.start + b->k->bounds.prefill_chunk;
+        s.end = s.end < n - TAIL ? s.end : n - TAIL;
+        err = order_fill(b->r, &s);
+    }
+    free(ids);
+    return err;
+}
+
+/* Stages a window of so many rows and runs it as rounds do. */
+static int window_of(struct bench *b, int rows, int64_t *forward, int64_t *choose)
+{
+    int64_t f[WINDOWS], c[WINDOWS], ns;
+    int err = 0;
+
+    for (int i = -2; i < WINDOWS && err == 0; i++) {
+        const int64_t *s = b->k->win->stamp;
+
+        err = order_calibrate(b->r, &(struct plan_calibrate){ .slots = 1, .rows = rows }, &ns);
+        f[i < 0 ? 0 : i] = s[STAMP_FORWARD] - s[STAMP_BEGIN];
+        c[i < 0 ? 0 : i] = s[STAMP_CHOSEN] - s[STAMP_FORWARD];
+    }
+    if (err == 0) {
+        *forward = median(f, WINDOWS);
+        *choose = median(c, WINDOWS);
+    }
+    return err;
+}
+
+static int pass_of(struct bench *b, int64_t *out)
+{
+    int64_t ns[WINDOWS] = { 0 };
+    int err = 0;
+
+    *out = 0;
+    if (!(b->k->drafter->ops->caps & DRAFTER_DEVICE))
+        return 0;
+    for (int i = -2; i < WINDOWS && err == 0; i++)
+        err = order_calibrate(b->r, &(struct plan_calibrate){ .slots = 1, .flags = CALIBRATE_PASS },
+                              &ns[i < 0 ? 0 : i]);
+    *out = median(ns, WINDOWS);
+    return err;
+}
+
+/* The window that was staged last, op by op. */
+static void queue_pass(struct bench *b)
+{
+    struct rank *k = b->k;
+
+    k->arena.used = 0;
+    window_send(&k->x, k->pool, k->win);
+    k->model->ops->forward(k->model, &k->x, k->pool, k->win);
+    accept_window(k->acc, &k->x, k->win);
+}
+
+/* How many nodes a graph of the pass has; 0 where there are none. */
+static int nodes_of(struct bench *b, int *nodes)
+{
+    const struct backend_ops *ops = b->k->dev->ops;
+    struct graph *g = NULL;
+    int err;
+
+    *nodes = 0;
+    if (!captures(b))
+        return 0;
+    err = ops->graph_begin(b->k->q);
+    if (err < 0)
+        return err;
+    queue_pass(b);
+    err = ops->graph_end(b->k->q, &g);
+    *nodes = b->k->q->nodes;
+    ops->graph_close(g);
+    return err;
+}
+
+/* What the pass asks of the device, in b->calls. */
+static int record(struct bench *b)
+{
+    calls_record(b->calls);
+    queue_pass(b);
+    calls_end(b->calls);
+    return calls_settle(b->calls);
+}
+
+/* Mean ns of each call inside the pass, less what a note of the clock takes. */
+static int inside(struct bench *b, double *ns)
+{
+    const struct backend_ops *ops = b->k->dev->ops;
+    struct queue *q = b->k->q;
+    struct graph *g = NULL;
+    int n = calls_count(b->calls), err = 0;
+    int64_t *one = malloc((size_t)n * sizeof(*one));
+
+    if (!one)
+        return fail(-ENOMEM, "bench: no memory");
+    memset(ns, 0, (size_t)n * sizeof(*ns));
+    if (captures(b)) {
+        err = ops->graph_begin(q);
+        if (err == 0) {
+            calls_stamp(b->calls);
+            queue_pass(b);
+            calls_end(b->calls);
+            err = ops->graph_end(q, &g);
+        }
+    }
+    for (int i = -1; i < WINDOWS && err == 0; i++) {
+        if (g) {
+            ops->graph_launch(q, g);
+        } else {
+            calls_stamp(b->calls);
+            queue_pass(b);
+            calls_end(b->calls);
+        }
+        err = calls_times(b->calls, one);
+        for (int c = 0; c < n && i >= 0; c++)
+            ns[c] += (double)(one[c] - b->stamp_ns) / WINDOWS;
+    }
+    ops->graph_close(g);
+    free(one);
+    return err;
+}
+
+/* ---- one op -------------------------------------------------------------------------------------- */
+
+static void spill(struct bench *b)
+{
+    b->k->dev->ops->op->add(
+        b->k->q, &(struct add_args){
+                     .x = b->spill[0], .y = b->spill[1], .rows = 1, .cols = (int)b->spill_cols });
+}
+
+/* Median ns between two notes of the clock around call i, with cold caches; i -1: nothing between them. */
+static int alone(struct bench *b, int64_t *at, int i, int64_t *out)
+{
+    const struct backend_ops *ops = b->k->dev->ops;
+    struct queue *q = b->k->q;
+    struct graph *g = NULL;
+    int64_t h[2 * COLD], ns[COLD];
+    int err = captures(b) ? ops->graph_begin(q) : 0;
+
+    if (err < 0)
+        return err;
+    for (int turn = 0; turn < 2 && err == 0; turn++) {
+        if (turn == 0 || !captures(b))
+            for (int c = 0; c < COLD; c++) {
+                spill(b);
+                ops->op->stamp(q, &(struct stamp_args){ .at = at + 2 * c, .name = "cold" });
+                if (i >= 0)
+                    calls_again(b->calls, i);
+                ops->op->stamp(q, &(struct stamp_args){ .at = at + 2 * c + 1, .name = "cold" });
+            }
+        if (turn == 0 && captures(b))
+            err = ops->graph_end(q, &g);
+        if (g && err == 0) {
+            ops->graph_launch(q, g);
+            err = ops->wait(q);
+        }
+    }
+    if (err == 0) {
+        ops->get(q, h, at, sizeof(h));
+        err = ops->wait(q);
+    }
+    for (int c = 0; c < COLD && err == 0; c++)
+        ns[c] = h[2 * c + 1] - h[2 * c];
+    if (err == 0)
+        *out = median(ns, COLD);
+    ops->graph_close(g);
+    return err;
+}
+
+static int open_spill(struct bench *b, int64_t **at)
+{
+    struct device *d = b->k->dev;
+    size_t bytes = d->ops->caps & BACKEND_HOST_MEMORY ? SPILL_HOST : SPILL;
+    int64_t best = INT64_MAX;
+    void *p;
+    int err = 0;
+
+    b->spill_cols = bytes / 2 / sizeof(float);
+    for (int i = 0; i < 2 && err == 0; i++) {
+        err = d->ops->alloc(d, bytes / 2, &p);
+        if (err == 0)
+            b->spill[i] = p;
+    }
+    if (err == 0)
+        err = d->ops->alloc(d, sizeof(**at) * 2 * COLD, &p);
+    if (err < 0)
+        return err;
+    *at = p;
+    for (int i = 0; i < COLD && err == 0; i++) {
+        int64_t h[2];
+
+        spill(b);
+        d->ops->op->stamp(b->k->q, &(struct stamp_args){ .at = *at, .name = "spill" });
+        spill(b);
+        d->ops->op->stamp(b->k->q, &(struct stamp_args){ .at = *at + 1, .name = "spill" });
+        d->ops->get(b->k->q, h, *at, sizeof(h));
+        err = d->ops->wait(b->k->q);
+        if (err == 0 && h[1] - h[0] < best)
+            best = h[1] - h[0];
+    }
+    b->copy = 1.5 * (double)bytes / (double)(best > 0 ? best : 1);
+    return err;
+}
+
+static void close_spill(struct bench *b, int64_t *at)
+{
+    struct device *d = b->k->dev;
+
+    d->ops->free(d, b->spill[0]);
+    d->ops->free(d, b->spill[1]);
+    d->ops->free(d, at);
+}
+
+/* ---- tables -------------------------------------------------------------------------------------- */
+
+/* Calls by op and shape; ns NULL: none. Returns how many lines. */
+static int gather(struct bench *b, const double *ns, struct line *line)
+{
+    int n = 0;
+
+    for (int i = 0; i < calls_count(b->calls); i++) {
+        const struct call *c = calls_at(b->calls, i);
+        int l = 0;
+
+        while (l < n && (strcmp(line[l].call->op, c->op) || strcmp(line[l].call->what, c->what)))
+            l++;
+        if (l == n)
+            line[n++] = (struct line){ .call = c, .at = i };
+        line[l].calls++;
+        line[l].us += ns ? ns[i] / 1e3 : 0;
+        line[l].bytes += c->bytes;
+        line[l].weights += c->weights;
+    }
+    return n;
+}
+
+static void put_line(struct bench *b, int rows, const struct line *l, double us, double bytes)
+{
+    struct json_writer *w = &b->json;
+    double rate = us > 0 ? bytes / us / 1e3 : 0;
+
+    json_begin_object(w, NULL);
+    json_put_str(w, "op", l->call->op);
+    json_put_str(w, "what", l->call->what);
+    json_put_int(w, "rows", rows);
+    json_put_int(w, "calls", l->calls);
+    json_put_f64(w, "us", us);
+    json_put_f64(w, "bytes", bytes);
+    json_end_object(w);
+    if (!b->o->json)
+        printf("%-12s %-40s %4d %4d %10.2f %12.3f %9.1f %7.1f%%\n", l->call->op, l->call->what,
+               rows, l->calls, us, bytes / 1e6, rate, 100 * rate / b->copy);
+}
+
+static void head(const struct bench *b, const char *what)
+{
+    if (!b->o->json)
+        printf("\n%s\n%-12s %-40s %4s %4s %10s %12s %9s %8s\n", what, "op", "shape", "rows", "n",
+               "us", "MB", "GB/s", "of copy");
+}
+
+/* ---- windows ------------------------------------------------------------------------------------- */
+
+static double pass_bytes(const struct bench *b)
+{
+    double sum = 0;
+
+    for (int i = 0; i < calls_count(b->calls); i++)
+        sum += calls_at(b->calls, i)->bytes;
+    return sum;
+}
+
+static int inside_table(struct bench *b, int rows)
+{
+    double *ns = malloc(CALLS_MAX * sizeof(*ns)), sum = 0;
+    struct line *line = malloc(CALLS_MAX * sizeof(*line));
+    int err = ns && line ? inside(b, ns) : fail(-ENOMEM, "bench: no memory"), n;
+
+    if (err == 0) {
+        n = gather(b, ns, line);
+        qsort(line, (size_t)n, sizeof(*line), by_us);
+        head(b, "inside the window, all calls of a shape together");
+        for (int i = 0; i < n; i++) {
+            put_line(b, rows, &line[i], line[i].us, line[i].bytes);
+            sum += line[i].us;
+        }
+        if (!b->o->json)
+            printf(
+                "%d calls, %.1f us one after the other; a note of the clock takes %.2f us and is "
+                "taken off\n",
+                calls_count(b->calls), sum, (double)b->stamp_ns / 1e3);
+    }
+    free(ns);
+    free(line);
+    return err;
+}
+
+static int windows(struct bench *b)
+{
+    int64_t forward, choose, pass, one = 0;
+    int err = pass_of(b, &pass), nodes = 0, at_most = b->k->bounds.window_max;
+
+    json_put_f64(&b->json, "pass_us", (double)pass / 1e3);
+    json_begin_array(&b->json, "windows");
+    if (!b->o->json)
+        printf(
+            "draft pass %.3f ms (with its launch and wait)\n%4s %10s %10s %8s %8s %10s %10s %8s\n",
+            (double)pass / 1e6, "rows", "window ms", "choose ms", "of one", "nodes", "MB read",
+            "floor ms", "share");
+    for (int i = 0; i < ROWS && rows_of[i] <= at_most && err == 0; i++) {
+        double floor_ms;
+
+        err = window_of(b, rows_of[i], &forward, &choose);
+        if (err == 0)
+            err = record(b);
+        if (err == 0)
+            err = nodes_of(b, &nodes);
+        if (err < 0)
+            break;
+        one = i == 0 ? forward : one;
+        floor_ms = pass_bytes(b) / b->copy / 1e6;
+        json_begin_object(&b->json, NULL);
+        json_put_int(&b->json, "rows", rows_of[i]);
+        json_put_f64(&b->json, "window_us", (double)forward / 1e3);
+        json_put_f64(&b->json, "choose_us", (double)choose / 1e3);
+        json_put_int(&b->json, "nodes", nodes);
+        json_put_f64(&b->json, "bytes", pass_bytes(b));
+        json_end_object(&b->json);
+        if (!b->o->json)
+            printf("%4d %10.3f %10.3f %8.2f %8d %10.1f %10.3f %7.1f%%\n", rows_of[i],
+                   (double)forward / 1e6, (double)choose / 1e6, (double)forward / (double)one,
+                   nodes, pass_bytes(b) / 1e6, floor_ms, 100e6 * floor_ms / (double)forward);
+    }
+    json_end_array(&b->json);
+    json_begin_array(&b->json, "inside");
+    for (int i = 0; i < 2 && err == 0; i++) {
+        int rows = i == 0 ? 1 : 4;
+
+        if (rows > at_most)
+            break;
+        err = window_of(b, rows, &forward, &choose);
+        if (err == 0)
+            err = record(b);
+        if (err == 0)
+            err = inside_table(b, rows);
+    }
+    json_end_array(&b->json);
+    return err;
+}
+
+/* ---- kernels ------------------------------------------------------------------------------------- */
+
+static int kernels(struct bench *b, int64_t *at)
+{
+    struct line *line = malloc(CALLS_MAX * sizeof(*line));
+    int64_t forward, choose, ns;
+    int err = line ? 0 : fail(-ENOMEM, "bench: no memory");
+
+    head(b, "each op alone, cold");
+    json_begin_array(&b->json, "kernels");
+    for (int i = 0; i < ROWS && err == 0; i++) {
+        int rows = rows_of[i], n;
+
+        if (rows > b->k->bounds.window_max || rows == 5 || rows == 7)
+            continue;
+        err = window_of(b, rows, &forward, &choose);
+        if (err == 0)
+            err = record(b);
+        n = err == 0 ? gather(b, NULL, line) : 0;
+        for (int l = 0; l < n && err == 0; l++) {
+            err = alone(b, at, line[l].at, &ns);
+            if (err == 0)
+                put_line(b, rows, &line[l], (double)(ns - b->stamp_ns) / 1e3, line[l].call->bytes);
+        }
+    }
+    json_end_array(&b->json);
+    free(line);
+    return err;
+}
+
+static int measure(struct bench *b)
+{
+    int64_t *at = NULL;
+    int err = admit(b);
+
+    if (err == 0)
+        err = open_spill(b, &at);
+    if (err == 0)
+        err = alone(b, at, -1, &b->stamp_ns);
+    if (err == 0) {
+        json_put_f64(&b->json, "copy_gbps", b->copy);
+        json_put_f64(&b->json, "stamp_us", (double)b->stamp_ns / 1e3);
+        if (!b->o->json)
+            printf("a sum over more than the caches moves %.0f GB/s\n", b->copy);
+    }
+    if (err == 0 && b->o->windows)
+        err = windows(b);
+    if (err == 0 && b->o->kernels)
+        err = kernels(b, at);
+    close_spill(b, at);
+    return err;
+}
+
+static int lead_bench(struct job *j, struct lead *l)
+{
+    struct bench *b = (struct bench *)j;
+    int err;
+
+    b->r = lead_round(l);
+    b->k = b->r->k;
+    if (b->k->cfg.ranks > 1)
+        return fail(-EINVAL, "bench: --window and --kernels measure one rank's device"), CODE_USAGE;
+    err = calls_open(&b->k->x, CALLS_MAX, &b->calls);
+    if (err < 0)
+        return CODE_RESOURCE;
+    json_writer_init(&b->json);
+    json_begin_object(&b->json, NULL);
+    json_put_str(&b->json, "model", b->k->cfg.model);
+    json_put_str(&b->json, "backend", b->k->dev->ops->name);
+    err = measure(b);
+    if (err == 0)
+        err = order_release(b->r, 0);
+    json_end_object(&b->json);
+    if (err == 0 && b->o->json)
+        err = json_write_line(&b->json, stdout);
+    json_writer_free(&b->json);
+    calls_close(b->calls);
+    return job_code(l, err);
+}
+
+static int prepare(struct job *j, struct rank *k)
+{
+    return 0;
+}
+
+int cmd_bench_device(struct options *o)
+{
+    struct bench b = { .job = { .prepare = prepare, .lead = lead_bench }, .o = o };
+
+    return job_run(&b.job, &o->cfg);
+}
