@@ -235,6 +235,19 @@ struct row_put_args {
     int rows, ratio, ldx, col0, width;
 };
 
+/* row_keep - rmsnorm by w, rope with ROPE_ADJACENT, then row_put, of rows of x.
+ * shapes   x [rows][view.cols], freq [dims / 2]; w NULL: no norm
+ * note     x is scratch afterwards; ratio as in rope and row_put          tol as rmsnorm, one code */
+struct row_keep_args {
+    float *x;
+    const float *w, *freq;
+    struct state_view view;
+    const struct row_info *info;
+    int rows, dims, ratio;
+    float eps;
+    enum round round;
+};
+
 /* row_get - y[r] = row (pos + offset) of the row's slot; zeros if there is no such row yet.
  * shapes   y [rows][view.cols]          errors   -EINVAL a codec but f32          tol 0 */
 struct row_get_args {
@@ -357,15 +370,18 @@ enum attend_span {
  *          before head[slot].floor are not read if `head` is given (drafter rings)
  *          scratch [workers][attend_scratch(...)] f32; dim a multiple of 16
  * note     round ROUND_BF16 rounds the probabilities before the value product, not the denominator, and o
+ *          with freq [dims / 2] the heads of q are first turned by their row's position, as rope does, and those
+ *          of o turned back; q is scratch afterwards
  * tol 2e-6 * (1 + log2 keys) */
 struct attend_args {
-    const float *q, *sink;
+    float *q;
+    const float *sink, *freq; /* freq NULL: q is turned already, o is not */
     struct state_view win, more; /* more.base NULL: none */
     const struct slot_head *head;
     const struct row_info *info;
     const int32_t *sel;
     float *o, *scratch;
-    int rows, heads, dim, span, topk, block;
+    int rows, heads, dim, span, topk, block, dims;
     enum attend_span mode;
     float scale;
     enum round round;
@@ -669,6 +685,7 @@ struct synth_args {
     OP(rope)                                                                                       \
     OP(requant)                                                                                    \
     OP(row_put)                                                                                    \
+    OP(row_keep)                                                                                   \
     OP(row_get)                                                                                    \
     OP(pool)                                                                                       \
     OP(hc_mix)                                                                                     \

@@ -138,6 +138,21 @@ extern "C" cudaError_t cuda_attend_limits(int shared_max)
     return e;
 }
 
+static void turn_heads(struct queue *q, const struct attend_args *a, float *x, int inverse)
+{
+    struct rope_args turn = { .x = x,
+                              .freq = a->freq,
+                              .info = a->info,
+                              .rows = a->rows,
+                              .heads = a->heads,
+                              .cols = a->dim,
+                              .dims = a->dims,
+                              .inverse = inverse,
+                              .round = a->round };
+
+    cuda_rope(q, &turn);
+}
+
 extern "C" void cuda_attend(struct queue *q, const struct attend_args *a)
 {
     int keys = attend_keys(a), most = ((struct cuda_device *)q->dev)->shared_max - SHARED_STATIC;
@@ -165,12 +180,16 @@ extern "C" void cuda_attend(struct queue *q, const struct attend_args *a)
         queue_note(q, "attend");
         return;
     }
+    if (a->freq)
+        turn_heads(q, a, a->q, 0);
     if (a->dim <= THREADS)
         launch(q, attend_heads<1>, grid, THREADS, shared, *a, keys);
     else if (a->dim <= 2 * THREADS)
         launch(q, attend_heads<2>, grid, THREADS, shared, *a, keys);
     else
         launch(q, attend_heads<4>, grid, THREADS, shared, *a, keys);
+    if (a->freq)
+        turn_heads(q, a, a->o, 1);
     queue_note(q, "attend");
 }
 

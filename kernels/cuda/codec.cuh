@@ -54,6 +54,23 @@ __device__ static inline struct coded codec_encode(enum codec c, float v)
     return o;
 }
 
+// Store this lane's value c of a row of cols values; whole warps, c behind the end stores nothing.
+__device__ static inline void codec_put(enum codec codec, unsigned char *row, int cols, int c,
+                                        float v)
+{
+    struct coded o = codec_encode(codec, v);
+    unsigned next = __shfl_down_sync(FULL_MASK, (unsigned)o.code, 1);
+
+    if (c >= cols)
+        return;
+    if (codec == CODEC_QW)
+        row[c] = o.code;
+    else if (c % 2 == 0)
+        row[c / 2] = (unsigned char)(o.code | next << 4);
+    if (c % codec_block(codec) == 0)
+        row[codec_scales(codec, cols) + c / codec_block(codec)] = o.scale;
+}
+
 __device__ static inline float codec_step(enum codec c, uint8_t scale)
 {
     return c == CODEC_QC ? f32_from_e4m3(scale) : f32_from_e8m0(scale);

@@ -9,6 +9,7 @@
 
 #include "kernels/cuda/attend.cuh"
 #include "kernels/cuda/matrix.cuh"
+#include "kernels/cuda/turn.cuh"
 
 #define WARPS 8
 #define THREADS (WARPS * CUDA_WARP)
@@ -18,6 +19,7 @@
 #define GANG_TILES 4  // of 8 keys a warp has logits of, at most
 #define GANG_AHEAD 5  // pieces of 16 values a thread has on their way
 #define PAD 8         // values behind a row in shared memory, so that neighbours lie in other banks
+#define PAIRS_MAX 64  // that turn by position
 #define SHARED_STATIC 1024 // more than the kernel declares beside its dynamic memory
 
 // Keys of a block as bf16; the block's sums lie in the same place afterwards.
@@ -57,6 +59,12 @@ __device__ static inline void put_codes(enum codec codec, const uint32_t (&raw)[
     ((uint4 *)to)[0] = make_uint4(out[0], out[1], out[2], out[3]);
     ((uint4 *)to)[1] = make_uint4(out[4], out[5], out[6], out[7]);
 }
+
+// Values from `begin` on are turned by their row's position: pairs of neighbours.
+struct gang_turn {
+    float2 pair[PAIRS_MAX];
+    int begin;
+};
 
 struct gang_row {
     int slot, lo, win, n; // the window's first position and rows; all keys
@@ -118,8 +126,8 @@ __device__ static void gang_load(const struct attend_args &a, const struct gang_
 
 // Logits of `keys` keys, of two halves of the dimensions: a warp a half and every fourth 8 keys.
 template <int DIM>
-__device__ static void gang_logits(const float *q, int heads, const uint16_t *key, int keys,
-                                   float *logit)
+__device__ static void gang_logits(const float *q, int heads, const struct gang_turn &turn,
+                                   enum round round, const uint16_t *key, int keys, float *logit)
 {
     constexpr int LD = DIM + PAD;
     int lane = (int)threadIdx.x % CUDA_WARP, warp = (int)threadIdx.x / CUDA_WARP;
@@ -135,11 +143,11 @@ __device__ static void gang_logits(const float *q, int heads, const uint16_t *ke
 
 #pragma unroll
             for (int i = 0; i < 4; i++) {
-                int h = r + i % 2 * 8;
+                int h = r + i % 2 * 8, at = k + s * 16 + i / 2 * 8 + c;
 
-                v[i] = h < heads
-                           ? *(const float2 *)(q + (size_t)h * DIM + k + s * 16 + i / 2 * 8 + c)
-                           : make_float2(0, 0);
+                v[i] = h < heads ? *(const float2 *)(q + (size_t)h * DIM + at) : make_float2(0, 0);
+                if (at >= turn.begin)
+                    v[i] = turned(v[i], turn.pair[(at - turn.begin) / 2], round);
             }
             p[s] = planes_of(v);
         }
@@ -213,6 +221,14 @@ template <int DIM> __device__ static void gang_values(const float *prob, uint16_
             out[(r + i / 2 * 8) * LD + n0 + t * 8 + c + i % 2] = acc[t][i];
 }
 
+__device__ static inline void turn_back(float4 &v, const float2 *pair, enum round round)
+{
+    float2 x = turned(make_float2(v.x, v.y), make_float2(pair[0].x, -pair[0].y), round);
+    float2 y = turned(make_float2(v.z, v.w), make_float2(pair[1].x, -pair[1].y), round);
+
+    v = make_float4(x.x, x.y, y.x, y.y);
+}
+
 // A gang a row and TALL heads. Bound by the time of its steps, not by bytes or products.
 template <int DIM>
 __global__ static void __launch_bounds__(THREADS, 2) attend_gang(struct attend_args a, int room)
@@ -220,6 +236,7 @@ __global__ static void __launch_bounds__(THREADS, 2) attend_gang(struct attend_a
     dependency_wait();
     extern __shared__ __align__(16) unsigned char dynamic[];
     __shared__ float most_of[TALL], sum_of[TALL];
+    __shared__ struct gang_turn turn;
     __shared__ int chosen;
     cooperative_groups::cluster_group gang = cooperative_groups::this_cluster();
     int rank = (int)blockIdx.x, h0 = (int)blockIdx.y * TALL, row = (int)blockIdx.z;
@@ -232,8 +249,12 @@ __global__ static void __launch_bounds__(THREADS, 2) attend_gang(struct attend_a
     uint16_t *key = (uint16_t *)dynamic;
     float *logit = (float *)(dynamic + key_bytes(DIM, room));
 
-    if (t == 0)
+    if (t == 0) {
         chosen = a.more.base ? a.topk : 0;
+        turn.begin = a.freq ? DIM - a.dims : DIM;
+    }
+    for (int i = t; a.freq && i < a.dims / 2; i += THREADS)
+        turn.pair[i] = turn_of(a.info[row].pos, a.freq[i], false);
     __syncthreads();
     for (int i = t; a.more.base && i < a.topk; i += THREADS)
         if (w.sel[i] < 0)
@@ -247,7 +268,7 @@ __global__ static void __launch_bounds__(THREADS, 2) attend_gang(struct attend_a
     ld = keys + PAD;
     gang_load<DIM>(a, w, rank * share, keys, key);
     __syncthreads();
-    gang_logits<DIM>(a.q + at, heads, key, keys, logit);
+    gang_logits<DIM>(a.q + at, heads, turn, a.round, key, keys, logit);
     __syncthreads();
     for (int h = warp; h < heads; h += WARPS) {
         float most = a.sink[h0 + h];
@@ -299,9 +320,11 @@ __global__ static void __launch_bounds__(THREADS, 2) attend_gang(struct attend_a
             sum.w += o.w;
             total += *gang.map_shared_rank(&sum_of[h], g);
         }
-        *(float4 *)(a.o + at + (size_t)h * DIM + c) =
-            make_float4(rounded(sum.x / total, a.round), rounded(sum.y / total, a.round),
-                        rounded(sum.z / total, a.round), rounded(sum.w / total, a.round));
+        sum = make_float4(rounded(sum.x / total, a.round), rounded(sum.y / total, a.round),
+                          rounded(sum.z / total, a.round), rounded(sum.w / total, a.round));
+        if (c >= turn.begin)
+            turn_back(sum, &turn.pair[(c - turn.begin) / 2], a.round);
+        *(float4 *)(a.o + at + (size_t)h * DIM + c) = sum;
     }
     gang.sync(); // nobody leaves while its sums are read
 }
@@ -328,7 +351,8 @@ bool attend_by_gang(struct queue *q, const struct attend_args *a, int keys)
 
     if (!d->gangs || a->win.codec != CODEC_QW || (a->more.base && a->more.codec != CODEC_QC) ||
         !aligned(a->win, a->dim == 512 ? 16 : 4) || (a->more.base && !aligned(a->more, 4)) ||
-        room > GANG_KEYS || shared > (size_t)(d->shared_max - SHARED_STATIC))
+        room > GANG_KEYS || (a->freq && (a->dims % 4 != 0 || a->dims > 2 * PAIRS_MAX)) ||
+        shared > (size_t)(d->shared_max - SHARED_STATIC))
         return false;
     if (a->dim == 512)
         gang_launch<512>(q, a, room, shared);

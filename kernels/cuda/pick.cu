@@ -5,6 +5,7 @@
 #include "kernels/cuda/sample.cuh"
 
 #define BEST_THREADS 512
+#define BEST_PART 2048 // logits of a block
 #define CUT_THREADS 1024
 #define DRAW_THREADS 256
 #define DRAW_PARTS 32 // blocks that share the draw of a row
@@ -33,54 +34,71 @@ __device__ static uint64_t logit_key(float z, int id)
     return z > -INFINITY ? order_key(order_word(z), (uint32_t)id) : KEY_NONE;
 }
 
-// A block a row: one pass for the largest and for what is wrong; more only if more than one is
-// asked for.
-__global__ static void best_rows(struct best_args a)
+// What a launch of `best` works on: each part of a row leaves its `kept` best keys, and whether it has
+// a number that is wrong.
+struct ranking {
+    struct best_args a;
+    int parts, kept;
+    uint64_t *key; // [rows][parts][kept]
+    int32_t *bad;  // [rows][parts]
+};
+
+struct ranking_room {
+    uint64_t key[BEST_PART], part[BEST_THREADS / CUDA_WARP];
+    struct order_count count;
+    int taken;
+};
+static_assert(BEST_PART >= TOPK_MAX, "candidates are sorted where a part was");
+
+// The row's candidates from what its parts have left.
+__device__ static void rank_parts(const struct ranking &x, int row, struct ranking_room &m)
 {
-    dependency_wait();
-    __shared__ struct order_count count;
-    __shared__ uint64_t key[TOPK_MAX], part[BEST_THREADS / CUDA_WARP];
-    __shared__ int bad, finite, taken;
-    const float *z = a.logits + (size_t)blockIdx.x * (size_t)a.cols;
-    struct candidate *cand = a.cand + (size_t)blockIdx.x * (size_t)a.k, none = { -INFINITY, -1 };
+    const struct best_args &a = x.a;
+    const uint64_t *left = x.key + (size_t)row * (size_t)(x.parts * x.kept);
+    struct candidate *cand = a.cand + (size_t)row * (size_t)a.k;
+    int all = x.parts * x.kept, room = pow2_at_least(a.k), bad = 0, finite = 0, n;
     uint64_t best = KEY_NONE;
-    int n = 0, wrong = 0, room = pow2_at_least(a.k);
 
-    if (threadIdx.x == 0)
-        bad = finite = taken = 0;
-    __syncthreads();
-    for (int c = threadIdx.x; c < a.cols; c += BEST_THREADS) {
-        uint64_t k = logit_key(z[c], c);
+    for (int i = threadIdx.x; i < x.parts; i += BEST_THREADS)
+        bad |= __ldcg(x.bad + (size_t)row * (size_t)x.parts + (size_t)i);
+    bad = __syncthreads_or(bad);
+    for (int i = threadIdx.x; i < all; i += BEST_THREADS) {
+        uint64_t k = __ldcg(left + i);
 
-        wrong |= !(z[c] < INFINITY);
-        n += k != KEY_NONE;
+        finite += k != KEY_NONE;
         best = k < best ? k : best;
     }
-    atomicOr(&bad, wrong);
-    atomicAdd(&finite, n);
-    best = block_least(best, part); // and a barrier for bad and finite
+    if (threadIdx.x == 0)
+        m.taken = 0;
+    __syncthreads();
+    atomicAdd(&m.taken, finite);
+    best = block_least(best, m.part); // and a barrier for taken
+    finite = m.taken;
     n = bad ? 0 : finite < a.k ? finite : a.k;
+    __syncthreads();
+    if (threadIdx.x == 0)
+        m.taken = 0;
     for (int i = threadIdx.x; i < room; i += BEST_THREADS)
-        key[i] = i == 0 && n == 1 ? best : KEY_NONE;
+        m.key[i] = i == 0 && n == 1 ? best : KEY_NONE;
     __syncthreads();
     if (n > 1) {
         uint64_t cut = key_cut(
-            a.cols, n, [=](int c) { return logit_key(z[c], c); }, &count);
+            all, n, [=](int i) { return __ldcg(left + i); }, &m.count);
 
-        for (int c = threadIdx.x; c < a.cols; c += BEST_THREADS) {
-            uint64_t k = logit_key(z[c], c);
+        for (int i = threadIdx.x; i < all; i += BEST_THREADS) {
+            uint64_t k = __ldcg(left + i);
 
             if (k <= cut)
-                key[atomicAdd(&taken, 1)] = k;
+                m.key[atomicAdd(&m.taken, 1)] = k;
         }
-        key_sort(key, room);
+        key_sort(m.key, room);
     }
     for (int i = threadIdx.x; i < a.k; i += BEST_THREADS) {
-        struct candidate c = none;
+        struct candidate c = { -INFINITY, -1 };
 
         if (i < n) {
-            c.z = z[key_id(key[i])];
-            c.id = a.id0 + key_id(key[i]);
+            c.z = a.logits[(size_t)row * (size_t)a.cols + (size_t)key_id(m.key[i])];
+            c.id = a.id0 + key_id(m.key[i]);
         } else if (bad && i == 0) {
             c.z = NAN;
         }
@@ -88,15 +106,64 @@ __global__ static void best_rows(struct best_args a)
     }
 }
 
+// Blocks in x are parts of a row, in y rows. The block of a row that comes last ranks what is left.
+__global__ static void __launch_bounds__(BEST_THREADS)
+    best_parts(const __grid_constant__ ranking x, int row0, uint32_t *tickets)
+{
+    dependency_wait();
+    __shared__ struct ranking_room m;
+    const struct best_args &a = x.a;
+    int row = row0 + (int)blockIdx.y, first = (int)blockIdx.x * BEST_PART, wrong = 0;
+    const float *z = a.logits + (size_t)row * (size_t)a.cols;
+    size_t at = (size_t)row * (size_t)x.parts + blockIdx.x;
+    uint64_t *left = x.key + at * (size_t)x.kept, best = KEY_NONE;
+
+    for (int i = threadIdx.x; i < BEST_PART; i += BEST_THREADS) {
+        int c = first + i;
+        uint64_t k = c < a.cols ? logit_key(z[c], c) : KEY_NONE;
+
+        wrong |= c < a.cols && !(z[c] < INFINITY);
+        best = k < best ? k : best;
+        m.key[i] = k;
+    }
+    wrong = __syncthreads_or(wrong);
+    if (x.kept == 1)
+        best = block_least(best, m.part);
+    else
+        key_sort(m.key, BEST_PART);
+    for (int i = threadIdx.x; i < x.kept; i += BEST_THREADS)
+        left[i] = x.kept == 1 ? best : m.key[i];
+    if (threadIdx.x == 0)
+        x.bad[at] = wrong;
+    if (last_block(&tickets[blockIdx.y], gridDim.x))
+        rank_parts(x, row, m);
+}
+
 extern "C" void cuda_best(struct queue *q, const struct best_args *a)
 {
+    struct ranking x = { *a, (a->cols + BEST_PART - 1) / BEST_PART, a->k, NULL, NULL };
+    size_t row;
+
     if (queue_skips(q, a->rows))
         return;
     if (a->k < 1 || a->k > TOPK_MAX) {
         queue_fail(q, -EINVAL, "best: %d candidates, want 1 .. %d", a->k, TOPK_MAX);
         return;
     }
-    launch(q, best_rows, a->rows, BEST_THREADS, 0, *a);
+    x.parts = x.parts > 0 ? x.parts : 1;
+    row = (size_t)x.parts * ((size_t)x.kept * sizeof(*x.key) + sizeof(*x.bad));
+    if ((size_t)a->rows * row > cuda_queue(q)->scratch_bytes) {
+        queue_fail(q, -EINVAL, "best: %d rows of %d need %zu bytes of scratch, there are %zu",
+                   a->rows, a->cols, (size_t)a->rows * row, cuda_queue(q)->scratch_bytes);
+        return;
+    }
+    x.key = (uint64_t *)cuda_queue(q)->scratch;
+    x.bad = (int32_t *)(x.key + (size_t)a->rows * (size_t)(x.parts * x.kept));
+    for (int r = 0; r < a->rows; r += CUDA_TICKETS)
+        launch(q, best_parts,
+               dim3((unsigned)x.parts,
+                    (unsigned)(a->rows - r < CUDA_TICKETS ? a->rows - r : CUDA_TICKETS)),
+               BEST_THREADS, 0, x, r, cuda_queue(q)->tickets);
     queue_note(q, "best");
 }
 

@@ -1,17 +1,15 @@
 // rope.cu owns the rotation by position.
-#include "kernels/cuda/device.cuh"
+#include "kernels/cuda/turn.cuh"
 
 #define THREADS 256
 #define ROPE_PAIRS_MAX 512
 #define BLOCK_HEADS 16
 
-// A block a row and BLOCK_HEADS heads. The angle is an f32 product, so that every backend turns by
-// the same angle; its cosine and sine are taken in double and rounded once, and shared by the
-// block's heads.
+// A block a row and BLOCK_HEADS heads, which share its cosines and sines.
 __global__ static void rope_heads(struct rope_args a)
 {
     dependency_wait();
-    __shared__ float cosine[ROPE_PAIRS_MAX], sine[ROPE_PAIRS_MAX];
+    __shared__ float2 turn[ROPE_PAIRS_MAX];
     int pos = a.info[blockIdx.x].pos, pairs = a.dims / 2, near = a.pairs == ROPE_ADJACENT;
     int h0 = (int)blockIdx.y * BLOCK_HEADS;
     int heads = a.heads - h0 < BLOCK_HEADS ? a.heads - h0 : BLOCK_HEADS;
@@ -19,22 +17,17 @@ __global__ static void rope_heads(struct rope_args a)
                (size_t)(a.cols - a.dims);
 
     pos -= pos % a.ratio;
-    for (int i = threadIdx.x; i < pairs; i += THREADS) {
-        double angle = (double)((float)pos * a.freq[i]), s, c;
-
-        sincos(angle, &s, &c);
-        cosine[i] = (float)c;
-        sine[i] = (float)(a.inverse ? -s : s);
-    }
+    for (int i = threadIdx.x; i < pairs; i += THREADS)
+        turn[i] = turn_of(pos, a.freq[i], a.inverse);
     __syncthreads();
     for (int j = threadIdx.x; j < heads * pairs; j += THREADS) {
         int i = j % pairs;
         float *u = x + (size_t)(j / pairs) * (size_t)a.cols + (near ? 2 * i : i);
         float *v = u + (near ? 1 : pairs);
-        float p = *u * cosine[i] - *v * sine[i], s = *u * sine[i] + *v * cosine[i];
+        float2 p = turned(make_float2(*u, *v), turn[i], a.round);
 
-        *u = rounded(p, a.round);
-        *v = rounded(s, a.round);
+        *u = p.x;
+        *v = p.y;
     }
 }
 

@@ -101,7 +101,8 @@ template <enum dtype D>
 __global__ static void __launch_bounds__(THREADS)
     route_tiles(struct route_args a, struct mat gate, int shares, float *part, uint32_t *tickets)
 {
-    __shared__ float x[ROWS][SHARE], warp_part[WARPS][ROWS][MAT_TILE];
+    __shared__ __align__(16) float warp_part[WARPS][ROWS][MAT_TILE];
+    __shared__ float x[ROWS][SHARE];
     __shared__ struct choice choice[ROWS];
     int t = (int)threadIdx.x, lane = t % CUDA_WARP, warp = t / CUDA_WARP;
     int tile = (int)blockIdx.x / shares, share = (int)blockIdx.x % shares, k0 = share * SHARE;

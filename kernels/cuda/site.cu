@@ -213,7 +213,8 @@ template <enum dtype D, bool MIX>
 __global__ static void __launch_bounds__(THREADS, 2)
     site_columns(struct hc_site_args a, struct mat fn, float *share, uint32_t *tickets)
 {
-    __shared__ float x[ROWS][STREAMS][COLS], part[ROWS][WARPS][LINE], sum[ROWS][LINE];
+    __shared__ __align__(16) float part[ROWS][WARPS][LINE];
+    __shared__ float x[ROWS][STREAMS][COLS], sum[ROWS][LINE];
     int t = (int)threadIdx.x, lane = t % CUDA_WARP, warp = t / CUDA_WARP;
     int c0 = (int)blockIdx.x * COLS, r0 = (int)blockIdx.y * ROWS, blocks = (int)gridDim.x;
     int rows = a.rows - r0 < ROWS ? a.rows - r0 : ROWS, row = t / COLS, c = t % COLS;

@@ -56,20 +56,9 @@ __global__ static void put_rows(struct row_put_args a)
             ((float *)row)[a.col0 + c] = x[c];
         return;
     }
-    for (int first = (int)threadIdx.x - lane; first < a.width; first += THREADS) {
-        int c = first + lane;
-        struct coded o = codec_encode(v.codec, c < a.width ? x[c] : 0);
-        unsigned next = __shfl_down_sync(FULL_MASK, (unsigned)o.code, 1);
-
-        if (c >= a.width)
-            continue;
-        if (v.codec == CODEC_QW)
-            row[c] = o.code;
-        else if (c % 2 == 0)
-            row[c / 2] = (unsigned char)(o.code | next << 4);
-        if (c % codec_block(v.codec) == 0)
-            row[codec_scales(v.codec, a.width) + c / codec_block(v.codec)] = o.scale;
-    }
+    for (int first = (int)threadIdx.x - lane; first < a.width; first += THREADS)
+        codec_put(v.codec, row, a.width, first + lane,
+                  first + lane < a.width ? x[first + lane] : 0);
 }
 
 // A block a row.

@@ -211,6 +211,19 @@ static void attend_part(const void *args, int lo, int hi, int worker)
     }
 }
 
+static void turn(struct queue *q, const struct attend_args *a, float *x, int inverse)
+{
+    ref_rope(q, &(struct rope_args){ .x = x,
+                                     .freq = a->freq,
+                                     .info = a->info,
+                                     .rows = a->rows,
+                                     .heads = a->heads,
+                                     .cols = a->dim,
+                                     .dims = a->dims,
+                                     .inverse = inverse,
+                                     .round = a->round });
+}
+
 void ref_attend(struct queue *q, const struct attend_args *a)
 {
     struct attend_job j = { .a = a, .pieces = 1 };
@@ -228,7 +241,11 @@ void ref_attend(struct queue *q, const struct attend_args *a)
         j.pieces = (q->dev->workers + a->rows - 1) / a->rows;
     if (j.pieces > a->heads)
         j.pieces = a->heads;
+    if (a->freq)
+        turn(q, a, a->q, 0);
     ref_run(q, a->rows * j.pieces, 1, attend_part, &j);
+    if (a->freq)
+        turn(q, a, a->o, 1);
 }
 
 /* ---- plain attention --------------------------------------------------------------------------------- */

@@ -66,6 +66,30 @@ void ref_row_put(struct queue *q, const struct row_put_args *a)
     }
 }
 
+void ref_row_keep(struct queue *q, const struct row_keep_args *a)
+{
+    if (a->w)
+        ref_rmsnorm(q, &(struct rmsnorm_args){ .x = a->x,
+                                               .w = a->w,
+                                               .y = a->x,
+                                               .rows = a->rows,
+                                               .cols = a->view.cols,
+                                               .eps = a->eps,
+                                               .round = a->round });
+    ref_rope(q, &(struct rope_args){ .x = a->x,
+                                     .freq = a->freq,
+                                     .info = a->info,
+                                     .rows = a->rows,
+                                     .heads = 1,
+                                     .cols = a->view.cols,
+                                     .dims = a->dims,
+                                     .ratio = a->ratio,
+                                     .round = a->round });
+    ref_row_put(
+        q, &(struct row_put_args){
+               .x = a->x, .view = a->view, .info = a->info, .rows = a->rows, .ratio = a->ratio });
+}
+
 /* Channels c0 .. c0 + n - 1 of the group that ends at row r. */
 SIMD static void pool_piece(const struct pool_args *a, int r, int c0, int n, float *y)
 {

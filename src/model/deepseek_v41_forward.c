@@ -39,7 +39,7 @@ static void norm(struct exec *x, const struct v41_arch *a, const float *w, float
 }
 
 static void rotate(struct exec *x, const struct v41_arch *a, const struct v41_layer *l,
-                   const struct v41_rows *r, float *y, int heads, int cols, int ratio, int inverse)
+                   const struct v41_rows *r, float *y, int heads, int cols)
 {
     x->op->rope(x->q, &(struct rope_args){ .x = y,
                                            .freq = l->freq,
@@ -48,9 +48,24 @@ static void rotate(struct exec *x, const struct v41_arch *a, const struct v41_la
                                            .heads = heads,
                                            .cols = cols,
                                            .dims = a->rope_dims,
-                                           .ratio = ratio,
-                                           .inverse = inverse,
                                            .round = x->round });
+}
+
+/* Rows y on their way into a state: normed by w, or as they are, turned and stored. */
+static void keep(struct exec *x, const struct v41_arch *a, const struct v41_layer *l,
+                 const struct slot_pool *p, const struct v41_rows *r, int state, int ratio,
+                 const float *w, float *y)
+{
+    x->op->row_keep(x->q, &(struct row_keep_args){ .x = y,
+                                                   .w = w,
+                                                   .freq = l->freq,
+                                                   .view = p->view[state],
+                                                   .info = r->info,
+                                                   .rows = r->rows,
+                                                   .dims = a->rope_dims,
+                                                   .ratio = ratio,
+                                                   .eps = a->eps,
+                                                   .round = x->round });
 }
 
 static void put(struct exec *x, const struct slot_pool *p, const struct v41_rows *r, int state,
@@ -71,9 +86,7 @@ void v41_window_rows(const struct v41_arch *a, const struct v41_layer *l, struct
 {
     float *kv = linear(x, &l->wkv, n, r->rows);
 
-    norm(x, a, l->kv_norm, kv, r->rows, a->head_dim);
-    rotate(x, a, l, r, kv, 1, a->head_dim, 1, 0);
-    put(x, p, r, l->win, 1, kv, 0, a->head_dim);
+    keep(x, a, l, p, r, l->win, 1, l->kv_norm, kv);
 }
 
 /* Compressed rows and index keys of the groups that end in these rows. Both come from the latent before
@@ -100,11 +113,8 @@ static void compress(const struct v41_arch *a, const struct v41_layer *l, struct
     }
     norm(x, a, l->c_norm, lat, r->rows, a->head_dim);
     key = plain(x, &l->i_wk, lat, r->rows, x->round);
-    norm(x, a, l->i_k_norm, key, r->rows, a->index_dim);
-    rotate(x, a, l, r, key, 1, a->index_dim, l->ratio, 0);
-    put(x, p, r, l->keys, l->ratio, key, 0, a->index_dim);
-    rotate(x, a, l, r, lat, 1, a->head_dim, l->ratio, 0);
-    put(x, p, r, l->comp, l->ratio, lat, 0, a->head_dim);
+    keep(x, a, l, p, r, l->keys, l->ratio, l->i_k_norm, key);
+    keep(x, a, l, p, r, l->comp, l->ratio, NULL, lat);
 }
 
 /* The entries that this layer and the Reuse layers behind it attend to. */
@@ -118,7 +128,7 @@ static void select_rows(const struct v41_arch *a, const struct v41_layer *l,
     float *wt = plain(x, &l->i_weights, n, r->rows, x->round);
     float *scratch = arena_f32(x->tmp, (size_t)x->workers * (size_t)keys->cap);
 
-    rotate(x, a, l, r, iq, a->index_heads, a->index_dim, 1, 0);
+    rotate(x, a, l, r, iq, a->index_heads, a->index_dim);
     x->op->requant(x->q, &(struct requant_args){ .x = iq,
                                                  .rows = r->rows * a->index_heads,
                                                  .cols = a->index_dim,
@@ -154,7 +164,6 @@ static void attention(const struct v41_arch *a, const struct v41_layer *l,
 
     norm(x, a, l->q_norm, qr, r->rows, a->q_rank);
     q = linear(x, &l->wq_b, qr, r->rows);
-    rotate(x, a, l, r, q, l->heads, a->head_dim, 1, 0);
     v41_window_rows(a, l, x, p, r, n);
     if (l->kv_owner)
         compress(a, l, x, p, r, n);
@@ -165,6 +174,7 @@ static void attention(const struct v41_arch *a, const struct v41_layer *l,
                                     attend_scratch(a->head_dim, a->window, r->block, topk));
     x->op->attend(x->q, &(struct attend_args){ .q = q,
                                                .sink = l->sink,
+                                               .freq = l->freq,
                                                .win = p->view[l->win],
                                                .more = topk ? p->view[kv_source->comp]
                                                             : (struct state_view){ 0 },
@@ -179,10 +189,10 @@ static void attention(const struct v41_arch *a, const struct v41_layer *l,
                                                .span = a->window,
                                                .topk = topk,
                                                .block = r->block,
+                                               .dims = a->rope_dims,
                                                .mode = r->mode,
                                                .scale = 1.0f / sqrtf((float)a->head_dim),
                                                .round = x->round });
-    rotate(x, a, l, r, o, l->heads, a->head_dim, 1, 1);
     z = arena_f32(x->tmp, (size_t)r->rows * (size_t)l->wo_a.rows);
     /* wo_a is FP8 in the released files and bf16 in what runs: its inputs stay as they are. */
     x->op->matmul(x->q, &(struct matmul_args){ .w = &l->wo_a,

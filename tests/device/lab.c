@@ -228,7 +228,8 @@ static bool run_device(const struct trial *t, struct side *s, int row, int rows,
     int r;
 
     for (int i = 0; i < t->bufs; i++)
-        if (fresh || t->buf[i].kind == BUF_OUT || t->buf[i].kind == BUF_INOUT)
+        if (fresh || t->buf[i].kind == BUF_OUT || t->buf[i].kind == BUF_INOUT ||
+            t->buf[i].kind == BUF_SPENT)
             upload(t, s, i);
     t->run(t, l->dev->ops->op, q, s->b, row, rows);
     for (int i = 0; i < t->bufs; i++)

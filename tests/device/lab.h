@@ -41,6 +41,7 @@ enum buf_kind {
     BUF_IN,
     BUF_OUT, /* poisoned on the device */
     BUF_INOUT,
+    BUF_SPENT, /* what the op leaves in it does not matter */
     BUF_MATS, /* struct mat [n] whose blobs lie in buffer `blob` */
     BUF_SCRATCH
 };

@@ -163,6 +163,7 @@ struct look {
     int heads, dim, span, topk, block, pos, floor;
     enum attend_span mode;
     enum round round;
+    int dims; /* turned by position; 0: none */
 };
 
 static void run_attend(const struct trial *t, const struct op_table *op, struct queue *q,
@@ -174,6 +175,7 @@ static void run_attend(const struct trial *t, const struct op_table *op, struct 
     op->attend(q, &(struct attend_args){
                       .q = (float *)b[0] + r * width,
                       .sink = b[1],
+                      .freq = s->dims ? b[9] : NULL,
                       .win = view_of(s->win, s->dim, s->span + s->block + LAB_ROWS, b[2]),
                       .more = s->topk ? view_of(s->more, s->dim, s->topk * 2, b[3])
                                       : (struct state_view){ 0 },
@@ -188,6 +190,7 @@ static void run_attend(const struct trial *t, const struct op_table *op, struct 
                       .span = s->span,
                       .topk = s->topk,
                       .block = s->block,
+                      .dims = s->dims,
                       .mode = s->mode,
                       .scale = 1.0f / sqrtf((float)s->dim),
                       .round = s->round });
@@ -202,6 +205,9 @@ static void attend(struct lab *l)
         { CODEC_QW, CODEC_QC, 33, 512, 128, 512, 0, 2000, 0, ATTEND_CAUSAL, ROUND_NONE },
         { CODEC_QW, CODEC_QC, 5, 512, 128, 0, 0, 40, 0, ATTEND_CAUSAL, ROUND_BF16 },
         { CODEC_QW, CODEC_QC, 4, 128, 64, 0, 5, 300, 250, ATTEND_BLOCK, ROUND_BF16 },
+        { CODEC_QW, CODEC_QC, 64, 512, 128, 512, 0, 900, 0, ATTEND_CAUSAL, ROUND_BF16, 64 },
+        { CODEC_QW, CODEC_QC, 17, 256, 128, 100, 0, 3, 0, ATTEND_CAUSAL, ROUND_NONE, 32 },
+        { CODEC_F32, CODEC_F32, 2, 64, 9, 6, 0, 64, 0, ATTEND_CAUSAL, ROUND_BF16, 16 },
         { CODEC_F32, CODEC_F32, 3, 320, 20, 0, 4, 10, 2, ATTEND_BLOCK, ROUND_NONE },
         { CODEC_F32, CODEC_F32, 2, 1024, 9, 6, 0, 64, 0, ATTEND_CAUSAL, ROUND_NONE },
     };
@@ -222,6 +228,7 @@ static void attend(struct lab *l)
         for (int r = 0; r < LAB_ROWS; r++)
             pos[r] = s->pos + r;
         trial_in(&t, width * LAB_ROWS, 2);
+        t.buf[0].kind = s->dims ? BUF_SPENT : BUF_IN;
         trial_in(&t, (size_t)s->heads, 3);
         stored_rows(&t, s->win, s->dim, cap, 2, cap, 2);
         stored_rows(&t, s->more, s->dim, s->topk * 2 + 1, 2, s->topk * 2, 2);
@@ -241,6 +248,7 @@ static void attend(struct lab *l)
         trial_out(&t, width, s->round ? 0x1p-7 : 2e-6 * (1 + log2(keys)));
         trial_scratch(&t, sizeof(float) * (size_t)l->dev->workers *
                               attend_scratch(s->dim, s->span, s->block, s->topk));
+        trial_in(&t, (size_t)s->dims / 2 + 1, 0.1f);
         lab_run(&t);
     }
     lab_end(l);

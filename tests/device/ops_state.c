@@ -84,6 +84,68 @@ static void run_put(const struct trial *t, const struct op_table *op, struct que
                                            .width = s->width });
 }
 
+struct kept {
+    struct store s;
+    int dims;
+    bool normed;
+    enum round round;
+};
+
+static void run_keep(const struct trial *t, const struct op_table *op, struct queue *q,
+                     void *const *b, int row, int rows)
+{
+    const struct kept *k = t->shape;
+
+    op->row_keep(q, &(struct row_keep_args){ .x = (float *)b[0] + (size_t)row * (size_t)k->s.cols,
+                                             .w = k->normed ? b[3] : NULL,
+                                             .freq = b[4],
+                                             .view = view_of(&k->s, b[2]),
+                                             .info = (struct row_info *)b[1] + row,
+                                             .rows = rows,
+                                             .dims = k->dims,
+                                             .ratio = k->s.ratio,
+                                             .eps = 1e-20f,
+                                             .round = k->round });
+}
+
+/* Not normed, and normed with a single value in a row, so that the sum has one term: bit for bit. */
+static void row_keep(struct lab *l)
+{
+    static const struct kept shapes[] = {
+        { { CODEC_QW, 512, 40, 1, 0, 0, 0, 2 }, 64, false, ROUND_BF16 },
+        { { CODEC_QC, 512, 20, 2, 0, 0, 0, 2 }, 64, false, ROUND_BF16 },
+        { { CODEC_QI, 128, 20, 2, 0, 0, 0, 2 }, 64, true, ROUND_BF16 },
+        { { CODEC_F32, 128, 40, 1, 0, 0, 0, 2 }, 32, true, ROUND_NONE },
+        { { CODEC_F32, 1024, 40, 0, 0, 0, 0, 1 }, 1024, false, ROUND_NONE },
+    };
+
+    lab_begin(l, "row_keep");
+    for (int i = 0; i < COUNT(shapes); i++) {
+        const struct kept *k = &shapes[i];
+        const struct store *s = &k->s;
+        size_t slot = (codec_bytes(s->codec, s->cols) * (size_t)s->cap + 255) / 256 * 256;
+        int pos[LAB_ROWS];
+        struct trial t;
+        float *x;
+
+        for (int r = 0; r < LAB_ROWS; r++)
+            pos[r] = r;
+        trial_begin(&t, l, run_keep, k, LAB_ROWS, "codec %d cols %d dims %d normed %d", s->codec,
+                    s->cols, k->dims, k->normed);
+        x = trial_in(&t, (size_t)(LAB_ROWS * s->cols), 2);
+        t.buf[0].kind = BUF_SPENT;
+        for (int c = 0; k->normed && c < LAB_ROWS * s->cols; c++)
+            x[c] = c % s->cols == c / s->cols * 8 + 1 ? x[c] : 0;
+        trial_info(&t, pos, s->slots);
+        trial_buf(&t, BUF_INOUT, BUF_BYTES, slot * (size_t)s->slots, 0, 0);
+        trial_in(&t, (size_t)s->cols, 1);
+        trial_in(&t, (size_t)k->dims / 2, 0.1f);
+        t.alone = false; /* the state holds what all rows stored */
+        lab_run(&t);
+    }
+    lab_end(l);
+}
+
 static void row_put(struct lab *l)
 {
     static const struct store shapes[] = {
@@ -166,5 +228,6 @@ void ops_state(struct lab *l)
 {
     requant(l);
     row_put(l);
+    row_keep(l);
     pool(l);
 }
