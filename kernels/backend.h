@@ -42,6 +42,10 @@ struct backend_ops {
     /* alloc - zeroed, aligned to 256 bytes; -ENOMEM names the bytes. Never inside a round. */
     int (*alloc)(struct device *d, size_t bytes, void **out);
     void (*free)(struct device *d, void *p);
+    /* host_alloc - zeroed memory of the host that a put reads from without a copy on the way; may be slow to make.
+     * errors   -ENOMEM */
+    int (*host_alloc)(struct device *d, size_t bytes, void **out);
+    void (*host_free)(struct device *d, void *p);
     /* weights - make host bytes (a mapped pack) readable by ops; host backends return p itself. The
      * bytes stay mapped while the result is used; undone by unweights. */
     int (*weights)(struct device *d, const void *p, size_t bytes, const void **out);
@@ -58,8 +62,8 @@ struct backend_ops {
     /* graph_begin .. graph_end - what is queued between them runs at every graph_launch instead of
      * now. Args are kept by value: addresses, rows and sizes are those of the capture, what lies at
      * the addresses is read at each launch. put and get belong to the graph: put reads its source
-     * again at every launch, get delivers by the wait behind a launch, so both ends stay where they
-     * are until graph_close. No wait inside. graph_end returns and clears the first error since
+     * again at every launch (from host_alloc: until the wait behind it), get delivers by the wait behind a launch, so
+     * both ends stay where they are until graph_close. No wait inside. graph_end returns and clears the first error since
      * graph_begin; nothing is left to close then.
      * errors   -ENOTSUP without BACKEND_GRAPHS; -ENOMEM; -EINVAL a capture is, or is not, under way
      */

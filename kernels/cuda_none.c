@@ -34,6 +34,15 @@ static void none_free(struct device *d, void *p)
 {
 }
 
+static int none_host_alloc(struct device *d, size_t bytes, void **out)
+{
+    return -ENOTSUP;
+}
+
+static void none_host_free(struct device *d, void *p)
+{
+}
+
 static int none_weights(struct device *d, const void *p, size_t bytes, const void **out)
 {
     return -ENOTSUP;
@@ -86,6 +95,8 @@ const struct backend_ops backend_cuda = {
     .room = none_room,
     .alloc = none_alloc,
     .free = none_free,
+    .host_alloc = none_host_alloc,
+    .host_free = none_host_free,
     .weights = none_weights,
     .unweights = none_unweights,
     .queue_open = none_queue_open,
@@ -110,6 +121,20 @@ void exchange_copy(struct queue *q, void *dst, const void *src, size_t bytes)
     queue_fail(q, -ENOTSUP, "exchange: this build has no CUDA");
 }
 
+void exchange_put(struct queue *q, enum exchange_wire w, void *slot, const float *x, size_t n)
+{
+}
+
+void exchange_sum(struct queue *q, enum exchange_wire w, const void *parts, size_t stride,
+                  int world, float *y, size_t n)
+{
+}
+
+void *exchange_stream(struct queue *q)
+{
+    return NULL;
+}
+
 int peer_open(struct device *d, const struct peer_spec *s, struct peer **out)
 {
     return fail(-ENOTSUP, "comm peer: this build has no CUDA");
@@ -118,6 +143,20 @@ int peer_open(struct device *d, const struct peer_spec *s, struct peer **out)
 int peer_join(struct peer *p, struct peer *const *all)
 {
     return -ENOTSUP;
+}
+
+int peer_show(struct peer *p, uint8_t card[PEER_CARD_BYTES])
+{
+    return -ENOTSUP;
+}
+
+int peer_meet(struct peer *p, const uint8_t (*card)[PEER_CARD_BYTES])
+{
+    return -ENOTSUP;
+}
+
+void peer_note(struct peer *p, struct queue *q)
+{
 }
 
 void peer_sum(struct peer *p, struct queue *q, int site, enum exchange_wire w, float *x, size_t n)

@@ -43,17 +43,25 @@ void exchange_round(struct queue *q, enum exchange_wire w, float *x, size_t n);
 /* exchange_copy - bytes from device memory to device memory */
 void exchange_copy(struct queue *q, void *dst, const void *src, size_t bytes);
 
+/* exchange_put, exchange_sum - exchange_stage and exchange_add in device memory; parts [world] lie `stride` bytes apart,
+ * aligned to 4 */
+void exchange_put(struct queue *q, enum exchange_wire w, void *slot, const float *x, size_t n);
+void exchange_sum(struct queue *q, enum exchange_wire w, const void *parts, size_t stride,
+                  int world, float *y, size_t n);
+
+/* exchange_stream - what a library for this device calls the queue */
+void *exchange_stream(struct queue *q);
+
 /* peer - one rank of a group whose devices write into each other's memory, or through the host's.
  *
- *   direct   stage rounded values into the inboxes of all ranks  ->  raise a flag a block  ->  wait
- *            for the peers' flags of this block  ->  add, or copy out, what lies in the own inbox,
- *            in rank order
+ *   direct   write rounded values into the inboxes of all ranks, each with the number of the exchange beside it
+ *            ->  wait for the same values of the others  ->  add, or copy out, in rank order (cuda/direct.cuh)
  *   relayed  stage into a slot of the outbox, which host and device see  ->  ring the bell; a thread
  *            of the host (the proxy) sends the slot to all peers  ->  wait for each peer's flag of
  *            the slot in host memory  ->  add, or copy out, from the peers' inboxes
  *
  * Two slots by parity suffice: a peer stages exchange k + 2 only after it has every rank's k + 1,
- * which was sent after k had been read. Flags carry sequence, site and size, so ranks that run
+ * which was sent after k had been read. Sequence, site and size travel too, so ranks that run
  * different programs find out at once. The sequence counts on the device: a captured exchange needs
  * nothing from the host. A wait that fails poisons the peer: every later exchange returns at once,
  * with garbage that nobody commits.
@@ -75,7 +83,7 @@ struct peer_record {
     int32_t code; /* 0, or -ETIMEDOUT, -EPROTO, -ECANCELED */
     int32_t peer;
     uint64_t want, got; /* tags: sequence, site << 32, units of 16 bytes << 44 */
-    /* of all exchanges so far, as the first block saw them */
+    /* of all exchanges up to the last peer_note, as their first block saw them */
     uint64_t exchanges, bytes, wait_ns, wait_max_ns, move_ns;
 };
 
@@ -108,10 +116,22 @@ int peer_count_to(struct peer *p, struct queue *q, uint32_t seq);
  * errors   -ENOTSUP devices that cannot write into each other's memory */
 int peer_join(struct peer *p, struct peer *const *all);
 
+/* peer_show - what another process needs to write into this rank's inbox.
+ * errors   -EIO the driver shows this memory to no other process */
+#define PEER_CARD_BYTES 128
+int peer_show(struct peer *p, uint8_t card[PEER_CARD_BYTES]);
+
+/* peer_meet - peer_join for ranks that are processes of one machine: the cards of all, [world] by rank.
+ * errors   -ENOTSUP a device that this process does not see, or cannot write; -EIO */
+int peer_meet(struct peer *p, const uint8_t (*card)[PEER_CARD_BYTES]);
+
 /* peer_sum, peer_gather - as in comm.h; every rank makes the same calls in the same order */
 void peer_sum(struct peer *p, struct queue *q, int site, enum exchange_wire w, float *x, size_t n);
 void peer_gather(struct peer *p, struct queue *q, int site, const void *in, void *out,
                  size_t bytes);
+
+/* peer_note - queue a look at what the exchanges so far took: there after the queue's wait */
+void peer_note(struct peer *p, struct queue *q);
 
 /* peer_check - after the queue's wait: 0, or the code and record of the exchange that failed */
 int peer_check(const struct peer *p, struct peer_record *out);

@@ -175,6 +175,22 @@ static void cuda_free(struct device *d, void *p)
     cudaFree(p);
 }
 
+static int cuda_host_alloc(struct device *d, size_t bytes, void **out)
+{
+    cudaError_t e = cudaHostAlloc(out, bytes ? bytes : 1, cudaHostAllocDefault);
+
+    if (e != cudaSuccess)
+        return fail(cuda_errno(e), "cuda: %zu bytes of pinned memory: %s", bytes,
+                    cudaGetErrorString(e));
+    memset(*out, 0, bytes);
+    return 0;
+}
+
+static void cuda_host_free(struct device *d, void *p)
+{
+    cudaFreeHost(p);
+}
+
 /* Two pinned buffers: one is filled from the map while the other is on its way. */
 static cudaError_t stream_in(char *dst, const char *src, size_t bytes)
 {
@@ -358,6 +374,8 @@ const struct backend_ops backend_cuda = {
     .room = cuda_room,
     .alloc = cuda_alloc,
     .free = cuda_free,
+    .host_alloc = cuda_host_alloc,
+    .host_free = cuda_host_free,
     .weights = cuda_weights,
     .unweights = cuda_unweights,
     .queue_open = cuda_queue_open,

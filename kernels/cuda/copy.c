@@ -2,15 +2,14 @@
  * memory at once, so its source may be gone when the device reads; what a caller gets is copied out
  * of pinned memory by the wait. The ring is handed out from the front and is whole again after a
  * wait: a round takes little of it, and only who takes more than all of it between two waits pays a
- * wait in the middle. Large copies go directly, which makes the caller wait until its memory has
- * been read or written.
+ * wait in the middle. Larger copies go in parts.
  */
 #include "kernels/cuda/cuda.h"
 
 #include "src/base/log.h"
 
 #define ALIGN 64
-#define DIRECT_PART 4 /* copies above ring / DIRECT_PART bytes go directly */
+#define PARTS 4 /* a part of a copy is at most the PARTS-th part of the ring */
 
 static void note(struct cuda_queue *q, cudaError_t e, const char *what, size_t bytes)
 {
@@ -51,48 +50,51 @@ static char *ring_take(struct cuda_queue *q, size_t bytes)
     return at;
 }
 
+static size_t part_of(const struct cuda_queue *q, size_t bytes, size_t at)
+{
+    size_t most = q->ring_bytes / PARTS;
+
+    return bytes - at < most ? bytes - at : most;
+}
+
 void cuda_put(struct queue *base, void *dst, const void *src, size_t bytes)
 {
     struct cuda_queue *q = cuda_queue(base);
-    char *at;
 
-    if (base->err || bytes == 0)
-        return;
-    if (q->capture) {
+    if (q->capture && bytes > 0 && base->err == 0) {
         cuda_graph_put(q, dst, src, bytes);
         return;
     }
-    if (bytes > q->ring_bytes / DIRECT_PART) {
-        note(q, cudaMemcpyAsync(dst, src, bytes, cudaMemcpyHostToDevice, q->stream), "put", bytes);
-        return;
+    for (size_t at = 0, n; at < bytes && base->err == 0; at += n) {
+        char *staged;
+
+        n = part_of(q, bytes, at);
+        staged = ring_take(q, n);
+        if (!staged)
+            return;
+        memcpy(staged, (const char *)src + at, n);
+        note(q, cuda_copy(q->stream, (char *)dst + at, staged, n), "put", bytes);
     }
-    at = ring_take(q, bytes);
-    if (!at)
-        return;
-    memcpy(at, src, bytes);
-    note(q, cudaMemcpyAsync(dst, at, bytes, cudaMemcpyHostToDevice, q->stream), "put", bytes);
 }
 
 void cuda_get(struct queue *base, void *dst, const void *src, size_t bytes)
 {
     struct cuda_queue *q = cuda_queue(base);
-    char *at;
 
-    if (base->err || bytes == 0)
-        return;
-    if (q->capture) {
+    if (q->capture && bytes > 0 && base->err == 0) {
         cuda_graph_get(q, dst, src, bytes);
         return;
     }
-    if (bytes > q->ring_bytes / DIRECT_PART) {
-        note(q, cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToHost, q->stream), "get", bytes);
-        return;
+    for (size_t at = 0, n; at < bytes && base->err == 0; at += n) {
+        char *staged;
+
+        n = part_of(q, bytes, at);
+        if (q->landings == CUDA_LANDINGS && cuda_drain(q) < 0)
+            return;
+        staged = ring_take(q, n);
+        if (!staged)
+            return;
+        note(q, cuda_copy(q->stream, staged, (const char *)src + at, n), "get", bytes);
+        q->landing[q->landings++] = (struct cuda_landing){ (char *)dst + at, staged, n };
     }
-    if (q->landings == CUDA_LANDINGS && cuda_drain(q) < 0)
-        return;
-    at = ring_take(q, bytes);
-    if (!at)
-        return;
-    note(q, cudaMemcpyAsync(at, src, bytes, cudaMemcpyDeviceToHost, q->stream), "get", bytes);
-    q->landing[q->landings++] = (struct cuda_landing){ dst, at, bytes };
 }

@@ -30,11 +30,11 @@ extern "C" {
 
 enum fault_kind {
     FAULT_NONE,
-    FAULT_TOKEN,   /* embed: `value` is no token of `limit` */
-    FAULT_EXPERT,  /* moe: `value` is no expert of `limit` */
-    FAULT_TYPE,    /* moe: weights of type `value` that the call was not queued for */
-    FAULT_LOGITS,  /* choose: a row without a finite logit */
-    FAULT_LAYER    /* inspect: a number that is none behind layer `value` */
+    FAULT_TOKEN,  /* embed: `value` is no token of `limit` */
+    FAULT_EXPERT, /* moe: `value` is no expert of `limit` */
+    FAULT_TYPE,   /* moe: weights of type `value` that the call was not queued for */
+    FAULT_LOGITS, /* choose: a row without a finite logit */
+    FAULT_LAYER   /* inspect: a number that is none behind layer `value` */
 };
 
 /* What a kernel found; it lies in memory that host and device see. */
@@ -66,6 +66,22 @@ struct cuda_landing {
 #define CUDA_LANDINGS 256
 #define CUDA_TICKETS 4096
 #define INDEX_COUNT (17 << 10) /* bytes that a row's selection counts in */
+
+/* Copies of one kernel: from pinned memory or to it. */
+#define CUDA_COPIES 12
+
+struct cuda_copy {
+    void *dst;
+    const void *src;
+    size_t bytes;
+};
+
+struct cuda_copies {
+    struct cuda_copy at[CUDA_COPIES];
+    int n;
+    bool in; /* to the device */
+    cudaGraphNode_t node;
+};
 
 struct cuda_queue {
     struct queue base;
@@ -125,6 +141,16 @@ void cuda_graph_close(struct graph *g);
 void cuda_graph_name(struct cuda_queue *q, const char *name);
 void cuda_graph_put(struct cuda_queue *q, void *dst, const void *src, size_t bytes);
 void cuda_graph_get(struct cuda_queue *q, void *dst, const void *src, size_t bytes);
+
+/* cuda_copy - between the device and pinned memory, or memory of the device; cuda_copy_within: the latter, as fast as it
+ * goes */
+cudaError_t cuda_copy(cudaStream_t s, void *dst, const void *src, size_t bytes);
+cudaError_t cuda_copy_within(cudaStream_t s, void *dst, const void *src, size_t bytes);
+
+/* cuda_copies_add - capture a copy: by the kernel that the stream has captured last, if that copies the same way, else
+ * by one of its own. *c is zero before the first. */
+cudaError_t cuda_copies_add(cudaStream_t s, struct cuda_copies *c, bool in, void *dst,
+                            const void *src, size_t bytes);
 
 #define CUDA_ENTRY(name) void cuda_##name(struct queue *q, const struct name##_args *a);
 OP_LIST(CUDA_ENTRY)

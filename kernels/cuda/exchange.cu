@@ -13,8 +13,7 @@ extern "C" {
 #define BLOCKS_MAX 16
 #define BLOCK_BYTES 4096 // of one exchange a block takes before there is another
 #define UNIT 16
-#define FLAG_WORDS 16 // a flag has a line of its own
-#define POLLS 64      // between two looks at the clock and the abort word
+#define POLLS 64 // between two looks at the clock and the abort word
 
 // ---- one rank -----------------------------------------------------------------------------------
 
@@ -40,25 +39,82 @@ extern "C" void exchange_copy(struct queue *q, void *dst, const void *src, size_
 
     if (q->err || bytes == 0 || dst == src)
         return;
-    e = cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToDevice, cuda_stream(q));
+    e = cuda_copy_within(cuda_stream(q), dst, src, bytes);
     if (e != cudaSuccess)
         queue_fail(q, cuda_errno(e), "copy of %zu bytes: %s", bytes, cudaGetErrorString(e));
 }
 
+__global__ static void put_values(enum exchange_wire w, void *slot, const float *x, size_t n)
+{
+    size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x;
+
+    if (i < n && w == EXCHANGE_BF16)
+        ((uint16_t *)slot)[i] = bf16_from_f32(x[i]);
+    else if (i < n)
+        ((float *)slot)[i] = x[i];
+}
+
+__global__ static void sum_values(enum exchange_wire w, const char *parts, size_t stride, int world,
+                                  float *y, size_t n)
+{
+    size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x;
+    float sum = 0;
+
+    if (i >= n)
+        return;
+    for (int r = 0; r < world; r++) {
+        const char *part = parts + (size_t)r * stride;
+        float a = w == EXCHANGE_BF16 ? f32_from_bf16(((const uint16_t *)part)[i])
+                                     : ((const float *)part)[i];
+
+        sum = r == 0 ? a : sum + a;
+    }
+    y[i] = sum;
+}
+
+extern "C" void exchange_put(struct queue *q, enum exchange_wire w, void *slot, const float *x,
+                             size_t n)
+{
+    if (q->err || n == 0)
+        return;
+    put_values<<<blocks_for(n, THREADS), THREADS, 0, cuda_stream(q)>>>(w, slot, x, n);
+    queue_note(q, "exchange");
+}
+
+extern "C" void exchange_sum(struct queue *q, enum exchange_wire w, const void *parts,
+                             size_t stride, int world, float *y, size_t n)
+{
+    if (q->err || n == 0)
+        return;
+    sum_values<<<blocks_for(n, THREADS), THREADS, 0, cuda_stream(q)>>>(w, (const char *)parts,
+                                                                      stride, world, y, n);
+    queue_note(q, "exchange");
+}
+
+extern "C" void *exchange_stream(struct queue *q)
+{
+    return cuda_stream(q);
+}
+
 // ---- many ranks ---------------------------------------------------------------------------------
 
-// Words that count, in device memory.
-struct peer_count {
-    uint32_t seq;    // of the last exchange
-    uint32_t staged; // blocks whose share of the running one lies in the outbox
-    uint32_t gone;   // blocks that are done with the running one
-    uint32_t poison;
+// What the exchanges of a rank have taken so far, as the first block saw them.
+struct peer_sums {
     uint64_t exchanges, bytes, wait_ns, wait_max_ns, move_ns;
 };
 
-// A rank as its kernels see it. Direct: the inbox of every rank is [world][2][slot_bytes], by sender
-// and parity; flags are [world][2][BLOCKS_MAX] lines. Relayed: inbox[r] is [2][slot_bytes] of what
-// rank r sent, in host memory, the own one in the device's; flags are a line a slot.
+// Words that count, in device memory.
+struct peer_count {
+    uint32_t seq[BLOCKS_MAX]; // of the last exchange; of a direct one a block each, else the first
+    uint32_t staged;          // blocks whose share of the running one lies in the outbox
+    uint32_t gone;            // blocks that are done with the running one
+    uint32_t poison;
+    struct peer_sums sums;
+};
+
+// A rank as its kernels see it. Direct: the inbox of every rank is [world][2] slots of lines, by sender and
+// parity (direct.cuh). Relayed: inbox[r] is [2][slot_bytes] of what rank r sent, in host memory, the own one in
+// the device's; flags are a line a slot.
 struct peer_view {
     unsigned char *inbox[PEER_WORLD_MAX];
     uint64_t *flags[PEER_WORLD_MAX];
@@ -76,8 +132,10 @@ struct peer_view {
 struct peer {
     struct peer_view v;
     struct device *dev;
+    struct peer_sums sums;        // as of the last wait behind peer_note
     void *area[PEER_WORLD_MAX];   // host memory that was made visible
     void *raised[PEER_WORLD_MAX]; // pinned flags that the proxy raises
+    bool opened[PEER_WORLD_MAX];  // inboxes of other processes
 };
 
 // What one launch moves.
@@ -90,24 +148,20 @@ struct parcel {
     int site;
 };
 
-__device__ static size_t slot_at(const struct peer_view &v, int sender, uint32_t seq)
+__device__ static size_t parcel_bytes(const struct parcel &p)
 {
-    return ((size_t)sender * 2 + (seq & 1)) * v.slot_bytes;
+    return p.in ? p.n : p.n * (p.wire == EXCHANGE_BF16 ? 2 : 4);
+}
+
+__device__ static uint64_t parcel_tag(const struct parcel &p, uint32_t seq, size_t units)
+{
+    return seq | (uint64_t)p.site << 32 | (uint64_t)units << 44;
 }
 
 // What a rank sent in this exchange, where this rank reads it.
 __device__ static const uint4 *part_of(const struct peer_view &v, int sender, uint32_t seq)
 {
-    return (const uint4 *)(v.outbox ? v.inbox[sender] + (seq & 1) * v.slot_bytes
-                                    : v.inbox[v.rank] + slot_at(v, sender, seq));
-}
-
-__device__ static uint64_t *flag_at(const struct peer_view &v, int owner, int sender, uint32_t seq)
-{
-    if (v.outbox)
-        return v.flags[sender] + (seq & 1) * v.flag_words;
-    return v.flags[owner] +
-           (((size_t)sender * 2 + (seq & 1)) * BLOCKS_MAX + blockIdx.x) * FLAG_WORDS;
+    return (const uint4 *)(v.inbox[sender] + (seq & 1) * v.slot_bytes);
 }
 
 // Unit u of a sum in wire form, zeros behind the end.
@@ -171,11 +225,34 @@ __device__ static void peer_fail(const struct peer_view &v, int code, int peer, 
     v.record->code = code;
 }
 
+// A look around after POLLS polls: true if nobody should wait any longer. *since is 0 before the first one.
+__device__ static bool peer_over(const struct peer_view &v, int peer, uint64_t want, uint64_t got,
+                                 uint64_t *since)
+{
+    uint64_t now = device_ns(), code;
+
+    if (fresh_word(&v.count->poison))
+        return true;
+    code = flag_read(v.abort_word);
+    if (code) {
+        peer_fail(v, -(int)code, peer, want, got);
+        return true;
+    }
+    if (*since == 0)
+        *since = now;
+    if (v.limit_ns >= 0 && now - *since > (uint64_t)v.limit_ns) {
+        peer_fail(v, -ETIMEDOUT, peer, want, got);
+        return true;
+    }
+    device_nap();
+    return false;
+}
+
 // Wait for the flag of one peer; one thread. False: the peer is poisoned.
 __device__ static bool peer_wait(const struct peer_view &v, int peer, uint32_t seq, uint64_t tag)
 {
-    const uint64_t *flag = flag_at(v, v.rank, peer, seq);
-    uint64_t start = device_ns(), got;
+    const uint64_t *flag = v.flags[peer] + (seq & 1) * v.flag_words;
+    uint64_t since = 0, got;
 
     for (int polls = 1;; polls++) {
         got = flag_read(flag);
@@ -185,21 +262,8 @@ __device__ static bool peer_wait(const struct peer_view &v, int peer, uint32_t s
             peer_fail(v, -EPROTO, peer, tag, got);
             return false;
         }
-        if (polls % POLLS)
-            continue;
-        if (fresh_word(&v.count->poison))
+        if (polls % POLLS == 0 && peer_over(v, peer, tag, got, &since))
             return false;
-        uint64_t code = flag_read(v.abort_word);
-
-        if (code) {
-            peer_fail(v, -(int)code, peer, tag, got);
-            return false;
-        }
-        if (v.limit_ns >= 0 && device_ns() - start > (uint64_t)v.limit_ns) {
-            peer_fail(v, -ETIMEDOUT, peer, tag, got);
-            return false;
-        }
-        device_nap();
     }
 }
 
@@ -231,7 +295,7 @@ __device__ static void unit_add(const struct peer_view &v, const struct parcel &
     }
 }
 
-// Put the block's share where the others read it, and tell them. All threads.
+// Put the block's share where the proxy sends it from, and tell it. All threads.
 __device__ static void send_share(const struct peer_view &v, const struct parcel &p, size_t units,
                                   uint32_t seq, uint64_t tag)
 {
@@ -240,20 +304,10 @@ __device__ static void send_share(const struct peer_view &v, const struct parcel
     for (size_t u = (size_t)blockIdx.x * THREADS + threadIdx.x; u < units; u += step) {
         uint4 w = p.in ? unit_read(p.in, p.n, u) : unit_stage(p, u);
 
-        if (v.outbox) {
-            ((uint4 *)(v.outbox + (seq & 1) * v.slot_bytes))[u] = w;
-            ((uint4 *)(v.inbox[v.rank] + (seq & 1) * v.slot_bytes))[u] = w;
-            continue;
-        }
-        for (int r = 0; r < v.world; r++)
-            ((uint4 *)(v.inbox[r] + slot_at(v, v.rank, seq)))[u] = w;
+        ((uint4 *)(v.outbox + (seq & 1) * v.slot_bytes))[u] = w;
+        ((uint4 *)(v.inbox[v.rank] + (seq & 1) * v.slot_bytes))[u] = w;
     }
     __syncthreads();
-    if (!v.outbox) {
-        if ((int)threadIdx.x < v.world && (int)threadIdx.x != v.rank)
-            flag_raise(flag_at(v, (int)threadIdx.x, v.rank, seq), tag);
-        return;
-    }
     if (threadIdx.x != 0)
         return;
     __threadfence_system();
@@ -263,46 +317,42 @@ __device__ static void send_share(const struct peer_view &v, const struct parcel
     }
 }
 
-// What the exchange took, as the first block saw it; one thread, before the last block ends.
+// One thread, before the last block ends.
 __device__ static void note_times(const struct peer_view &v, size_t bytes, uint64_t begun,
                                   uint64_t sent, uint64_t come)
 {
-    struct peer_count *c = v.count;
-    struct peer_record *r = v.record;
+    struct peer_sums *s = &v.count->sums;
     uint64_t wait = come - sent;
 
-    c->exchanges++;
-    c->bytes += bytes;
-    c->wait_ns += wait;
-    c->wait_max_ns = wait > c->wait_max_ns ? wait : c->wait_max_ns;
-    c->move_ns += sent - begun + (device_ns() - come);
-    r->exchanges = c->exchanges;
-    r->bytes = c->bytes;
-    r->wait_ns = c->wait_ns;
-    r->wait_max_ns = c->wait_max_ns;
-    r->move_ns = c->move_ns;
+    s->exchanges++;
+    s->bytes += bytes;
+    s->wait_ns += wait;
+    s->wait_max_ns = wait > s->wait_max_ns ? wait : s->wait_max_ns;
+    s->move_ns += sent - begun + (device_ns() - come);
 }
 
-// Blocks share out units in strides; a direct block b waits for the peers' blocks b alone.
-__global__ static void exchange_blocks(struct peer_view v, struct parcel p)
+#include "kernels/cuda/direct.cuh"
+
+// Blocks share out units in strides; the last one to have staged rings for all.
+__global__ static void exchange_relayed(struct peer_view v, struct parcel p)
 {
     __shared__ uint32_t seq_of, dead;
-    size_t bytes = p.in ? p.n : p.n * (p.wire == EXCHANGE_BF16 ? 2 : 4);
-    size_t units = (bytes + UNIT - 1) / UNIT, first = (size_t)blockIdx.x * THREADS + threadIdx.x;
+    size_t bytes = parcel_bytes(p), units = (bytes + UNIT - 1) / UNIT;
+    size_t first = (size_t)blockIdx.x * THREADS + threadIdx.x;
     size_t step = (size_t)gridDim.x * THREADS;
     uint64_t tag, begun = 0, sent = 0, come = 0;
     uint32_t seq;
 
     if (threadIdx.x == 0) {
         dead = fresh_word(&v.count->poison);
-        seq_of = fresh_word(&v.count->seq) + 1;
+        seq_of = fresh_word(&v.count->seq[0]) + 1;
         begun = device_ns();
     }
     __syncthreads();
     if (dead)
         return;
     seq = seq_of;
-    tag = seq | (uint64_t)p.site << 32 | (uint64_t)units << 44;
+    tag = parcel_tag(p, seq, units);
     send_share(v, p, units, seq, tag);
     sent = device_ns();
     if ((int)threadIdx.x < v.world && (int)threadIdx.x != v.rank &&
@@ -327,7 +377,7 @@ __global__ static void exchange_blocks(struct peer_view v, struct parcel p)
         note_times(v, units * UNIT, begun, sent, come);
     if (atomicAdd(&v.count->gone, 1u) == gridDim.x - 1) {
         v.count->gone = 0;
-        v.count->seq = seq;
+        v.count->seq[0] = seq;
     }
 }
 
@@ -335,8 +385,12 @@ static void exchange_launch(struct peer *p, struct queue *q, const struct parcel
 {
     unsigned blocks = blocks_for(bytes, BLOCK_BYTES);
 
-    blocks = blocks < BLOCKS_MAX ? blocks : BLOCKS_MAX;
-    exchange_blocks<<<blocks, THREADS, 0, cuda_stream(q)>>>(p->v, *a);
+    if (!p->v.outbox) {
+        direct_launch(&p->v, cuda_stream(q), a);
+    } else {
+        blocks = blocks < BLOCKS_MAX ? blocks : BLOCKS_MAX;
+        exchange_relayed<<<blocks, THREADS, 0, cuda_stream(q)>>>(p->v, *a);
+    }
     queue_note(q, "exchange");
 }
 
@@ -378,10 +432,10 @@ extern "C" void peer_close(struct peer *p)
         if (p->area[r])
             cudaHostUnregister(p->area[r]);
         cudaFreeHost(p->raised[r]);
+        if (p->opened[r])
+            cudaIpcCloseMemHandle(p->v.inbox[r]);
     }
     cudaFree(p->v.inbox[p->v.rank]);
-    if (!p->v.outbox)
-        cudaFree(p->v.flags[p->v.rank]);
     cudaFree(p->v.count);
     cudaFreeHost(p->v.outbox);
     cudaFreeHost(p->v.bell);
@@ -418,14 +472,10 @@ static int pinned(size_t bytes, void **out)
 static int take_memory(struct peer *p, const struct peer_spec *s)
 {
     struct device *d = p->dev;
-    void *inbox = NULL, *flags = NULL, *count = NULL, *out = NULL, *bell = NULL;
-    int r = d->ops->alloc(d, (size_t)(s->relayed ? 1 : s->world) * 2 * s->slot_bytes, &inbox);
+    void *inbox = NULL, *count = NULL, *out = NULL, *bell = NULL;
+    int r = d->ops->alloc(d, s->relayed ? 2 * s->slot_bytes : direct_bytes(s), &inbox);
 
     p->v.inbox[s->rank] = (unsigned char *)inbox;
-    if (r == 0 && !s->relayed)
-        r = d->ops->alloc(d, (size_t)s->world * 2 * BLOCKS_MAX * FLAG_WORDS * sizeof(uint64_t),
-                          &flags);
-    p->v.flags[s->rank] = (uint64_t *)flags;
     if (r == 0)
         r = d->ops->alloc(d, sizeof(*p->v.count), &count);
     p->v.count = (struct peer_count *)count;
@@ -448,7 +498,11 @@ static int take_memory(struct peer *p, const struct peer_spec *s)
 
 extern "C" int peer_count_to(struct peer *p, struct queue *q, uint32_t seq)
 {
-    q->ops->put(q, &p->v.count->seq, &seq, sizeof(seq));
+    uint32_t all[BLOCKS_MAX];
+
+    for (int b = 0; b < BLOCKS_MAX; b++)
+        all[b] = seq;
+    q->ops->put(q, p->v.count->seq, all, sizeof(all));
     return q->ops->wait(q);
 }
 
@@ -473,6 +527,8 @@ extern "C" int peer_open(struct device *d, const struct peer_spec *s, struct pee
         r = d->ops->queue_open(d, &q);
     if (r < 0)
         goto close;
+    if (!s->relayed)
+        direct_clear(&p->v, q, direct_bytes(s), s->first_seq);
     r = peer_count_to(p, q, s->first_seq);
     q->ops->queue_close(q);
     if (r < 0)
@@ -555,14 +611,80 @@ extern "C" int peer_join(struct peer *p, struct peer *const *all)
         if (err < 0)
             return err;
         p->v.inbox[r] = all[r]->v.inbox[r];
-        p->v.flags[r] = all[r]->v.flags[r];
     }
     return 0;
+}
+
+// ---- ranks that are processes -------------------------------------------------------------------
+
+struct peer_card {
+    cudaIpcMemHandle_t inbox;
+    char device[32]; // its place on the bus
+};
+
+static_assert(sizeof(struct peer_card) <= PEER_CARD_BYTES, "");
+
+extern "C" int peer_show(struct peer *p, uint8_t card[PEER_CARD_BYTES])
+{
+    struct peer_card c = { 0 };
+    int mine = ((struct cuda_device *)p->dev)->ordinal;
+    cudaError_t e = cudaIpcGetMemHandle(&c.inbox, p->v.inbox[p->v.rank]);
+
+    if (e == cudaSuccess)
+        e = cudaDeviceGetPCIBusId(c.device, sizeof(c.device), mine);
+    if (e != cudaSuccess)
+        return fail(cuda_errno(e), "comm peer: memory of device %d for other processes: %s", mine,
+                    cudaGetErrorString(e));
+    memset(card, 0, PEER_CARD_BYTES);
+    memcpy(card, &c, sizeof(c));
+    return 0;
+}
+
+extern "C" int peer_meet(struct peer *p, const uint8_t (*card)[PEER_CARD_BYTES])
+{
+    int mine = ((struct cuda_device *)p->dev)->ordinal;
+
+    for (int r = 0; r < p->v.world; r++) {
+        struct peer_card c;
+        void *inbox;
+        int other = -1, err;
+        cudaError_t e;
+
+        if (r == p->v.rank)
+            continue;
+        memcpy(&c, card[r], sizeof(c));
+        c.device[sizeof(c.device) - 1] = 0;
+        if (cudaDeviceGetByPCIBusId(&other, c.device) != cudaSuccess) {
+            (void)cudaGetLastError();
+            return fail(-ENOTSUP, "comm peer: rank %d has device %s, which rank %d does not see", r,
+                        c.device, p->v.rank);
+        }
+        err = other == mine ? 0 : reach(mine, other);
+        if (err < 0)
+            return err;
+        e = cudaIpcOpenMemHandle(&inbox, c.inbox, cudaIpcMemLazyEnablePeerAccess);
+        if (e != cudaSuccess)
+            return fail(cuda_errno(e), "comm peer: memory of rank %d on device %s: %s", r, c.device,
+                        cudaGetErrorString(e));
+        p->v.inbox[r] = (unsigned char *)inbox;
+        p->opened[r] = true;
+    }
+    return 0;
+}
+
+extern "C" void peer_note(struct peer *p, struct queue *q)
+{
+    q->ops->get(q, &p->sums, &p->v.count->sums, sizeof(p->sums));
 }
 
 extern "C" int peer_check(const struct peer *p, struct peer_record *out)
 {
     *out = *p->v.record;
+    out->exchanges = p->sums.exchanges;
+    out->bytes = p->sums.bytes;
+    out->wait_ns = p->sums.wait_ns;
+    out->wait_max_ns = p->sums.wait_max_ns;
+    out->move_ns = p->sums.move_ns;
     return out->code;
 }
 

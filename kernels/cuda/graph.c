@@ -1,10 +1,9 @@
 /* graph.c owns captured windows. What a graph copies from and to the host goes through pinned
  * memory of its own, taken in pieces while it is captured: a launch fills in what the sources hold
- * then, and the wait behind it delivers.
+ * then, and the wait behind it delivers. Sources that are pinned themselves are read where they lie.
  */
 #include "kernels/cuda/cuda.h"
 
-#include <stdbool.h>
 #include <stdlib.h>
 
 #include "src/base/log.h"
@@ -22,6 +21,7 @@ struct graph {
     char *piece[PIECES_MAX]; /* pinned */
     int pieces;
     size_t used, room;                  /* of the last piece */
+    struct cuda_copies copies;          /* the last node of copies */
     struct cuda_landing in[COPIES_MAX]; /* staged is refilled from dst, the caller's memory */
     struct cuda_landing out[COPIES_MAX];
     int ins, outs;
@@ -181,15 +181,30 @@ void cuda_graph_name(struct cuda_queue *q, const char *name)
     q->capture->name = name;
 }
 
+static bool pinned(const void *p)
+{
+    struct cudaPointerAttributes a;
+
+    if (cudaPointerGetAttributes(&a, p) == cudaSuccess)
+        return a.type == cudaMemoryTypeHost;
+    (void)cudaGetLastError();
+    return false;
+}
+
 void cuda_graph_put(struct cuda_queue *q, void *dst, const void *src, size_t bytes)
 {
     struct graph *g = q->capture;
-    char *at = stage(q, g->ins, bytes);
+    char *at;
 
+    if (pinned(src)) {
+        note(q, cuda_copies_add(q->stream, &g->copies, true, dst, src, bytes));
+        return;
+    }
+    at = stage(q, g->ins, bytes);
     if (!at)
         return;
     g->in[g->ins++] = (struct cuda_landing){ (void *)(uintptr_t)src, at, bytes };
-    note(q, cudaMemcpyAsync(dst, at, bytes, cudaMemcpyHostToDevice, q->stream));
+    note(q, cuda_copies_add(q->stream, &g->copies, true, dst, at, bytes));
 }
 
 void cuda_graph_get(struct cuda_queue *q, void *dst, const void *src, size_t bytes)
@@ -200,5 +215,5 @@ void cuda_graph_get(struct cuda_queue *q, void *dst, const void *src, size_t byt
     if (!at)
         return;
     g->out[g->outs++] = (struct cuda_landing){ dst, at, bytes };
-    note(q, cudaMemcpyAsync(at, src, bytes, cudaMemcpyDeviceToHost, q->stream));
+    note(q, cuda_copies_add(q->stream, &g->copies, false, at, src, bytes));
 }

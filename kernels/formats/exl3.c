@@ -76,21 +76,37 @@ void exl3_rotate_out(float z[EXL3_BLOCK], const uint16_t svh[EXL3_BLOCK], const 
     }
 }
 
+/* The first bit of every symbol is its lowest one. */
+static uint32_t ngram_symbol(const uint16_t *ring, int bits, int i)
+{
+    int at = i * bits, off = at % 16;
+    uint32_t w = ring[at / 16];
+
+    if (off + bits > 16)
+        w |= (uint32_t)ring[at / 16 + 1] << 16;
+    return w >> off & ((1u << bits) - 1);
+}
+
 void ngram_row(const uint16_t *row, int bits, const uint16_t *bias, float out[NGRAM_COLS])
 {
     const uint16_t *ring = row + 1;
     float scale = f32_from_f16(row[0]);
-    int n = NGRAM_COLS * bits;
+    uint32_t state = 0, x[NGRAM_COLS];
 
+    /* Symbol i is the lowest of state i; before the first one come the last ones. */
+    for (int i = NGRAM_COLS - 16 / bits - 1; i < NGRAM_COLS; i++)
+        state = state << bits | ngram_symbol(ring, bits, i);
     for (int i = 0; i < NGRAM_COLS; i++) {
-        uint32_t state = 0;
+        state = (state << bits | ngram_symbol(ring, bits, i)) & 0xffff;
+        x[i] = state;
+    }
+    for (int i = 0; i < NGRAM_COLS; i++) {
+        uint32_t v = x[i] * 0x83dcd12du;
 
-        /* Symbol i is the lowest; the first bit of every symbol is its lowest one. */
-        for (int j = 0; j < 16; j++) {
-            int at = (i - j / bits + NGRAM_COLS) % NGRAM_COLS * bits + j % bits;
-
-            state |= (uint32_t)(ring[at % n / 16] >> (at % 16) & 1) << j;
-        }
-        out[i] = f32_from_f16(exl3_value(CODEBOOK_MUL1, state)) * scale + f32_from_f16(bias[i]);
+        /* exl3_value in a form that vectors take: its numbers are neither zero nor subnormal in f16 */
+        v = (v & 0xff) + (v >> 8 & 0xff) + (v >> 16 & 0xff) + (v >> 24);
+        v = f32_bits((float)((int32_t)v * 1774 - 905216) * 0x1p-18f);
+        v = (v + 0xfff + (v >> 13 & 1)) & ~0x1fffu;
+        out[i] = f32_from_bits(v) * scale + f32_from_f16(bias[i]);
     }
 }

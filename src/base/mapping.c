@@ -133,6 +133,18 @@ void mapping_close(const void *at, size_t bytes)
             atomic_store(&mappings[i].at, 0);
 }
 
+void mapping_scattered(const void *at, size_t bytes)
+{
+    madvise((void *)at, bytes, MADV_RANDOM);
+}
+
+void mapping_need(const void *at, size_t bytes)
+{
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), from = (uintptr_t)at / page * page;
+
+    madvise((void *)from, (uintptr_t)at + bytes - from, MADV_WILLNEED);
+}
+
 void mapping_watch(bool begin)
 {
     atomic_fetch_add(&watchers, begin ? 1 : -1);

@@ -24,6 +24,11 @@ void mapping_guard(int code);
 int mapping_open(int fd, size_t bytes, const char *name, const void **out);
 void mapping_close(const void *at, size_t bytes);
 
+/* mapping_scattered - single places of these bytes are read, and not what lies around them: nothing is read ahead, but by
+ * mapping_need, which begins to read bytes that somebody will soon want. Hints. */
+void mapping_scattered(const void *at, size_t bytes);
+void mapping_need(const void *at, size_t bytes);
+
 /* mapping_block - block all other signals in the calling thread and those that it starts: SIGBUS in a thread that has it
  * blocked kills. *old is for pthread_sigmask. */
 void mapping_block(sigset_t *old);

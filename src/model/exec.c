@@ -56,6 +56,11 @@ static int dry_result(struct comm *c)
     return 0;
 }
 
+static void dry_note(struct comm *c, struct queue *q)
+{
+    (void)c, (void)q;
+}
+
 static void dry_abort(struct comm *c, const char *why)
 {
     (void)c, (void)why;
@@ -70,6 +75,7 @@ static const struct comm_ops dry_comm_ops = {
     .name = "dry",
     .sum = dry_sum,
     .gather = dry_gather,
+    .note = dry_note,
     .barrier = dry_result,
     .check = dry_result,
     .abort = dry_abort,

@@ -7,9 +7,11 @@
 #include "kernels/backend_table.h"
 #include "kernels/ops.h"
 #include "src/base/log.h"
+#include "src/base/mapping.h"
 #include "src/model/pack.h"
 
 #include <errno.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
 
@@ -34,6 +36,7 @@ struct resident_walk {
     const struct pack *p;
     struct queue *q;
     size_t holes;
+    bool ask; /* fill_visit begins to read, and copies nothing */
 };
 
 /* ---- where the weights lie ------------------------------------------------------------------- */
@@ -152,10 +155,12 @@ static int move_visit(struct walk *walk, const struct weight *d, void *target)
 
 /* ---- holes ----------------------------------------------------------------------------------- */
 
-/* Copy a part of a weight to where move_visit will find it. */
+/* Copy a part of a weight to where move_visit will find it, or only say that it will be read. */
 static void put_part(const struct resident_walk *w, const void *data, size_t bytes)
 {
-    if (bytes > 0)
+    if (bytes > 0 && w->ask)
+        mapping_need(data, bytes);
+    else if (bytes > 0)
         w->q->ops->put(w->q, (void *)(uintptr_t)moved(w->r, data), data, bytes);
 }
 
@@ -196,7 +201,8 @@ static int fill_visit(struct walk *walk, const struct weight *d, void *target)
         } else {
             put_part(w, (const char *)((const struct mat *)target)->data + parts.at[PART_SUH],
                      parts.total - parts.at[PART_SUH]);
-            make_codes(w, target, &made);
+            if (!w->ask)
+                make_codes(w, target, &made);
         }
         break;
     case WEIGHT_TABLE:
@@ -231,7 +237,11 @@ static int fill(struct resident *r, struct resident_walk *w, const struct walk_p
     if (e < 0)
         return e;
     w->w.visit = fill_visit;
+    w->ask = true;
     e = walk_parts(&w->w, parts, n_parts);
+    w->ask = false;
+    if (e == 0)
+        e = walk_parts(&w->w, parts, n_parts);
     if (e == 0)
         e = w->q->ops->wait(w->q);
     w->q->ops->queue_close(w->q);
@@ -252,6 +262,16 @@ static int copy(struct resident *r)
         r->bytes += bytes;
     }
     return e;
+}
+
+int resident_bind(struct resident *r, const struct pack *p, const struct walk_part *parts,
+                  int n_parts)
+{
+    struct resident_walk w = {
+        .w = { .visit = move_visit, .rank = pack_rank(p), .ranks = pack_ranks(p) }, .r = r, .p = p
+    };
+
+    return walk_parts(&w.w, parts, n_parts);
 }
 
 int resident_open(struct device *d, const struct pack *p, const struct walk_part *parts,
@@ -283,10 +303,8 @@ int resident_open(struct device *d, const struct pack *p, const struct walk_part
         merge(r);
     if (e == 0)
         e = w.holes > 0 ? fill(r, &w, parts, n_parts) : copy(r);
-    if (e == 0) {
-        w.w.visit = move_visit;
-        e = walk_parts(&w.w, parts, n_parts);
-    }
+    if (e == 0)
+        e = resident_bind(r, p, parts, n_parts);
     if (e < 0) {
         resident_close(r);
         return e;

@@ -21,6 +21,10 @@ struct resident;
 int resident_open(struct device *d, const struct pack *p, const struct walk_part *parts,
                   int n_parts, struct resident **out);
 
+/* resident_bind - point another model of the same pack, bound to it, to the copies. */
+int resident_bind(struct resident *r, const struct pack *p, const struct walk_part *parts,
+                  int n_parts);
+
 /* resident_bytes - of the copies */
 size_t resident_bytes(const struct resident *r);
 

@@ -6,6 +6,7 @@
 #include "src/model/exec.h"
 #include "src/model/family.h"
 #include "src/model/slot.h"
+#include "src/transport/comm.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -45,7 +46,7 @@ static int window_buffers(struct window *w, const struct model *m, struct buffer
 static void free_host(struct window *w)
 {
     for (int t = 0; t < WINDOW_TABLES; t++)
-        free(w->h_engram[t]);
+        w->dev->ops->host_free(w->dev, w->h_engram[t]);
     free(w->tok);
     free(w);
 }
@@ -54,25 +55,27 @@ int window_open(struct device *d, const struct model *m, int rows_max, struct wi
 {
     struct buffer b[WINDOW_BUFFERS];
     struct window *w = calloc(1, sizeof(*w));
-    int n, done = 0, r = -ENOMEM;
+    int n, done = 0, r;
+    void *p;
 
     if (!w)
         return fail(-ENOMEM, "window: out of memory");
     w->dev = d;
     w->rows_max = rows_max;
     w->tok = calloc((size_t)rows_max, sizeof(int32_t));
-    if (!w->tok)
-        goto no_host;
+    if (!w->tok) {
+        r = fail(-ENOMEM, "window: no memory for %d rows", rows_max);
+        goto free_host;
+    }
     for (int t = 0; t < m->tables; t++) {
         w->engram_ld[t] = m->engram_ld[t];
-        w->h_engram[t] = calloc((size_t)rows_max * (size_t)m->engram_ld[t], sizeof(float));
-        if (!w->h_engram[t])
-            goto no_host;
+        r = d->ops->host_alloc(d, sizeof(float) * (size_t)rows_max * (size_t)m->engram_ld[t], &p);
+        if (r < 0)
+            goto free_host;
+        w->h_engram[t] = p;
     }
     n = window_buffers(w, m, b);
     for (; done < n; done++) {
-        void *p;
-
         r = d->ops->alloc(d, b[done].bytes, &p);
         if (r < 0)
             goto free_device;
@@ -83,16 +86,12 @@ int window_open(struct device *d, const struct model *m, int rows_max, struct wi
 
 free_device:
     while (done-- > 0) {
-        void *p;
-
         memcpy(&p, b[done].at, sizeof(p));
         d->ops->free(d, p);
     }
+free_host:
     free_host(w);
     return r;
-no_host:
-    free_host(w);
-    return fail(-ENOMEM, "window: no memory for %d rows", rows_max);
 }
 
 void window_close(struct window *w)
@@ -216,4 +215,5 @@ void window_stamp(struct exec *x, struct window *w, enum window_stamp s)
 void window_fetch_stamps(struct exec *x, struct window *w)
 {
     x->q->ops->get(x->q, w->stamp, w->d_stamp, sizeof(w->stamp));
+    comm_note(x->comm, x->q);
 }

@@ -127,7 +127,8 @@ static unsigned due(const struct gate *g, const struct gate_job *kind)
     unsigned all = g->wanted & kind->gates, here = 0;
 
     for (int i = 0; i < GATES; i++)
-        if ((g->full && i != GATE_SOAK) || (gates[i].worlds & kind->worlds & 1u << g->world))
+        if (((g->full || g->o->as_set) && i != GATE_SOAK) ||
+            (gates[i].worlds & kind->worlds & 1u << g->world))
             here |= 1u << i;
     return all & here;
 }
@@ -190,12 +191,16 @@ struct world {
 
 /* Released numerics only if they are asked for: they go with some weights. Threads can be one rank
  * or several; processes are as many as they are. */
-static int list_worlds(const struct config *c, struct world w[WORLDS_MAX])
+static int list_worlds(const struct config *c, bool as_set, struct world w[WORLDS_MAX])
 {
     static const int levels[] = { NUMERICS_BF16, NUMERICS_FP32, NUMERICS_RELEASED };
     bool threads = strcmp(c->link, "loop") == 0;
     int n = 0;
 
+    if (as_set) {
+        w[0] = (struct world){ c->numerics, c->ranks };
+        return 1;
+    }
     for (int i = 0; i < 3; i++) {
         if (levels[i] == NUMERICS_RELEASED && c->numerics != NUMERICS_RELEASED)
             continue;
@@ -237,7 +242,7 @@ static int run_worlds(struct gate *g, const struct config *base, const struct ab
 {
     struct world w[WORLDS_MAX];
     bool threads = strcmp(base->link, "loop") == 0;
-    int n = list_worlds(base, w), code = 0;
+    int n = list_worlds(base, g->o->as_set, w), code = 0;
 
     for (g->world = 0; g->world < n && code == 0 && !g->left; g->world++) {
         struct config cfg = *base;
@@ -275,6 +280,13 @@ static int look_around(struct gate *g, const struct config *base, struct about *
         a->own = k.drafter->block > 0;
         snprintf(a->draft, sizeof(a->draft), "%s", k.drafter->ops->name);
         room = k.bounds.context - DOCUMENT_ROOM;
+        if (room < 1) {
+            fail(-EINVAL, "gate: context is %d, want more than %d", k.bounds.context,
+                 DOCUMENT_ROOM);
+            code = CODE_CONFIG;
+        }
+    }
+    if (code == 0) {
         code = gate_texts(g, g->o->prompts, k.tok, tokens < room ? tokens : room);
     }
     if (code == 0)
@@ -413,6 +425,8 @@ int cmd_gate(struct options *o)
     g->job = (struct job){ .prepare = prepare, .lead = lead_job };
     g->o = o;
     g->full = o->full;
+    if (o->as_set)
+        g->job.keep = &g->keep;
     gate_modes(g);
     log_open(-1, (enum log_level)cfg.log_level);
     code = read_only(g, o->only);
@@ -428,6 +442,7 @@ int cmd_gate(struct options *o)
             code = code == 0 ? said : code;
         }
     }
+    rank_keep_close(&g->keep);
     free(g->trace);
     gate_texts_free(g);
     free(g);

@@ -145,6 +145,8 @@ struct gate_ask gate_ask(const struct gate *g, int prompt, int mode, int max_tok
 {
     mode %= GATE_MODES;
     prompt %= g->prompts;
+    if (g->o->gate_tokens > 0 && max_tokens > g->o->gate_tokens)
+        max_tokens = g->o->gate_tokens;
     return (struct gate_ask){ .prompt = &g->prompt[prompt],
                               .mode = mode,
                               .max_tokens = max_tokens,

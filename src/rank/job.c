@@ -113,6 +113,7 @@ static int run_rank(struct job *j, const struct config *cfg, struct drain *drain
     struct rank k;
     int code = rank_open(cfg, drain, hub, &k);
 
+    k.keep = hub ? NULL : j->keep;
     if (code == 0)
         code = rank_load(&k);
     if (code == 0 && cfg->rank == 0)

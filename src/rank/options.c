@@ -63,6 +63,8 @@ enum option_id {
     ID_KERNELS,
     ID_FULL,
     ID_ONLY,
+    ID_TOKENS,
+    ID_AS_SET,
     ID_JSON
 };
 
@@ -141,6 +143,8 @@ static const struct entry entries[] = {
     { "prompts", ID_PROMPTS, OPT_GATE, "FOLDER", "texts, one a file *.txt (configs/gate)" },
     { "full", ID_FULL, OPT_GATE, NULL, "long replies, every case; without it, a sample of them" },
     { "only", ID_ONLY, OPT_GATE, "G1,...", "these gates; soak is run only if it is named" },
+    { "tokens", ID_TOKENS, OPT_GATE, "N", "the longest reply; for large models" },
+    { "as-set", ID_AS_SET, OPT_GATE, NULL, "numerics and ranks of the settings, and no others" },
     { "special", ID_SPECIAL, OPT_SPECIAL, NULL, "print special tokens too" },
     { "out", ID_OUT, OPT_OUT, "FILE", "where the page goes (report.html)" },
     { "json", ID_JSON, OPT_JSON, NULL, "print JSON" },
@@ -489,6 +493,11 @@ static int apply(struct options *o, const struct entry *e, const char *value)
         return 0;
     case ID_ONLY:
         o->only = value;
+        return 0;
+    case ID_TOKENS:
+        return parse_int(e->name, value, 4, INT32_MAX, &o->gate_tokens);
+    case ID_AS_SET:
+        o->as_set = true;
         return 0;
     case ID_JSON:
         o->json = true;

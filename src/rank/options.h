@@ -29,7 +29,7 @@ enum option_group {
     OPT_GROUP = 1 << 16,   /* runs ranks: settings must fit together; --get asks for one of them */
     OPT_BENCH = 1 << 17,   /* --compare --max-tokens --draft */
     OPT_MEET = 1 << 18,
-    OPT_GATE = 1 << 20 /* --full --only, and --prompts of its own */
+    OPT_GATE = 1 << 20 /* --full --only --tokens --as-set, and --prompts of its own */
 };
 
 struct command_spec {
@@ -75,6 +75,8 @@ struct options {
     const char *get, *prompts;
     bool full;
     const char *only; /* names of gates; NULL: all */
+    int gate_tokens;  /* the longest reply, 0: as the size has it */
+    bool as_set;      /* numerics and ranks of the settings alone */
     const char *out;
     const char *word[WORDS_MAX]; /* NULL behind the last */
 };

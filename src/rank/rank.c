@@ -26,6 +26,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#define HOST_SLOT_BYTES ((size_t)4 << 10)
 #define CAUSE_WAIT_MS 100 /* a dead peer's control connection ends about when its links do */
 
 /* ---- open
@@ -82,12 +83,34 @@ static int group_of(struct rank *k, struct group_settings *out)
     return r;
 }
 
+/* What `auto` means here, and must mean to the other ranks: devices' memory where all ranks are threads, or processes
+ * of this machine with a device each. */
+static const char *comm_of(const struct config *c, bool threads)
+{
+    const struct backend_ops *b;
+    char why[160];
+    int place;
+
+    if (strcmp(c->comm, "auto") != 0)
+        return c->comm;
+    if (c->ranks == 1 || strcmp(c->link, "rdma") == 0 || backend_find(c->backend, &b) < 0 ||
+        b->caps & BACKEND_HOST_MEMORY)
+        return "link";
+    if (threads)
+        return "peer";
+    return c->device == CONFIG_AUTO && config_neighbours(c, &place) == c->ranks &&
+                   b->probe(c->ranks - 1, why, sizeof(why)) == 0
+               ? "peer"
+               : "link";
+}
+
 int rank_open(const struct config *cfg, struct drain *drain, struct group_hub *hub, struct rank *k)
 {
     struct group_settings s;
     int r;
 
     *k = (struct rank){ .cfg = *cfg, .drain = drain, .hub = hub, .placing = { .round = -1, .proxy = -1 } };
+    k->cfg.comm = comm_of(&k->cfg, hub != NULL);
     r = watch_open(&(struct watch_settings){ .progress = &k->progress,
                                              .rank = k->cfg.rank,
                                              .limit_ms = k->cfg.round_limit_ms,
@@ -306,8 +329,13 @@ int rank_load(struct rank *k)
     enum exit_step step = STEP_CONFIG;
     int r = place_threads(k);
 
-    if (r == 0)
+    if (r == 0 && k->keep && k->keep->pack) {
+        k->pack = k->keep->pack;
+        k->keep->pack = NULL;
+    } else if (r == 0) {
         r = packs_open(&k->cfg, &step, &k->pack);
+    }
+
     if (r == 0)
         r = load_texts(k, &step);
     if (r == 0) {
@@ -345,6 +373,14 @@ static int open_device(struct rank *k)
     const struct backend_ops *b;
     int place = 0, r;
 
+    if (k->keep && k->keep->dev) {
+        k->dev = k->keep->dev;
+        k->resident = k->keep->resident;
+        *k->keep = (struct rank_keep){ 0 };
+        k->dev->overlap = c->overlap;
+        r = k->dev->ops->queue_open(k->dev, &k->q);
+        return r < 0 ? r : resident_bind(k->resident, k->pack, k->plan.part, BLUEPRINT_PARTS);
+    }
     config_neighbours(c, &place);
     r = backend_find(c->backend, &b);
     placing_workers(&k->placing); /* which the backend starts */
@@ -361,29 +397,47 @@ static int open_device(struct rank *k)
     return r;
 }
 
+/* What ranks whose sums do not go over the links tell each other on the way. */
+static int open_host_comm(struct rank *k, struct link *const *windows,
+                          const struct comm_settings *s, struct comm **out)
+{
+    struct comm_settings host = { .slot_bytes = HOST_SLOT_BYTES,
+                                  .spin_us = s->spin_us,
+                                  .wait_limit_ms = s->wait_limit_ms };
+
+    return comm_link_open(windows, k->cfg.rank, k->cfg.ranks, &host, out);
+}
+
 /* Sums over ranks go over the links, staged by the host or by the device, or stay in the devices' memory. */
 static int open_sums(struct rank *k, const struct comm_settings *s)
 {
     const struct config *c = &k->cfg;
-    bool host = k->dev->ops->caps & BACKEND_HOST_MEMORY, automatic = strcmp(c->comm, "auto") == 0;
-    bool peer = automatic ? !host && k->hub : strcmp(c->comm, "peer") == 0;
+    bool host = k->dev->ops->caps & BACKEND_HOST_MEMORY;
+    bool peer = strcmp(c->comm, "peer") == 0, nccl = strcmp(c->comm, "nccl") == 0;
     struct link *windows[RANKS_MAX] = { 0 };
+    struct comm *meet;
+    int r;
 
-    if (!automatic && !peer && strcmp(c->comm, "link") != 0)
-        return fail(-ENODEV, "config: comm %s is not in this build, want auto, link or peer",
-                    c->comm);
-    if (peer && (host || !k->hub))
-        return fail(
-            -ENODEV,
-            "config: comm peer with backend %s and link %s, want backend cuda and link loop",
-            k->dev->ops->name, c->link);
+    if ((peer || nccl) && host)
+        return fail(-ENODEV, "config: comm %s with backend %s, want backend cuda", c->comm,
+                    k->dev->ops->name);
     if (c->ranks == 1)
         return comm_self_open(s, &k->comm);
-    if (peer)
+    if (peer && k->hub)
         return comm_peer_open(group_hub_comm(k->hub), k->dev, c->rank, s, &k->comm);
     for (int i = 0; i < c->ranks; i++)
         if (i != c->rank)
             windows[i] = group_link(k->group, i, GROUP_WINDOWS);
+    if (peer || nccl) {
+        r = open_host_comm(k, windows, s, &meet);
+        if (r < 0)
+            return r;
+        r = peer ? comm_peer_open_apart(meet, k->dev, s, &k->comm)
+                 : comm_nccl_open(meet, k->q, s, &k->comm);
+        if (r < 0)
+            comm_close(meet);
+        return r;
+    }
     return host ? comm_link_open(windows, c->rank, c->ranks, s, &k->comm)
                 : comm_relay_open(windows, k->dev, c->rank, c->ranks, s, &k->comm);
 }
@@ -667,8 +721,24 @@ int rank_failure(const struct rank *k, int r)
     return exit_code_of(STEP_ROUND, cause ? cause : r);
 }
 
+void rank_keep_close(struct rank_keep *keep)
+{
+    resident_close(keep->resident);
+    if (keep->dev)
+        keep->dev->ops->close(keep->dev);
+    pack_close(keep->pack);
+    *keep = (struct rank_keep){ 0 };
+}
+
+static bool keeps(const struct rank *k)
+{
+    return k->keep && k->joined && !(k->dev->ops->caps & BACKEND_HOST_MEMORY);
+}
+
 void rank_close(struct rank *k)
 {
+    bool keep = keeps(k);
+
     if (k->dev && k->arena.base)
         arena_close(k->dev, &k->arena);
     accept_close(k->acc);
@@ -683,10 +753,13 @@ void rank_close(struct rank *k)
     blueprint_close(&k->plan);
     plan_box_close(k->box);
     comm_close(k->comm);
-    resident_close(k->resident);
+    if (keep)
+        *k->keep = (struct rank_keep){ k->pack, k->dev, k->resident };
+    else
+        resident_close(k->resident);
     if (k->q)
         k->dev->ops->queue_close(k->q);
-    if (k->dev)
+    if (k->dev && !keep)
         k->dev->ops->close(k->dev);
     group_close(k->group);
     placing_leave();
@@ -694,5 +767,6 @@ void rank_close(struct rank *k)
     watch_close(k->watch);
     group_texts_free(&k->texts);
     tokenizer_close(k->tok);
-    pack_close(k->pack);
+    if (!keep)
+        pack_close(k->pack);
 }

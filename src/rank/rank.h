@@ -42,10 +42,20 @@ struct window;
 
 enum { RANK_ENDS_MAX = 8, RANK_SLOT_BYTES = 256 << 10 }; /* of a slot: the largest message between ranks */
 
+/* rank_keep - what of a rank on a device outlives it: for ranks behind each other, of the same thread, that differ in
+ * neither model, share, device nor layout. Empty before the first. */
+struct rank_keep {
+    struct pack *pack;
+    struct device *dev;
+    struct resident *resident;
+};
+void rank_keep_close(struct rank_keep *keep);
+
 struct rank {
     struct config cfg; /* strings borrowed */
     struct drain *drain;
     struct group_hub *hub;
+    struct rank_keep *keep; /* or NULL; set between open and load */
     struct progress progress;
     struct watch *watch;
     struct meeting *meeting; /* NULL for one rank, and for ranks that are threads */

@@ -7,7 +7,8 @@
 #include "src/base/log.h"
 #include "src/transport/comm_table.h"
 
-static const struct comm_ops *const comms[] = { &comm_self_ops, &comm_link_ops, &comm_peer_ops };
+static const struct comm_ops *const comms[] = { &comm_self_ops, &comm_link_ops, &comm_peer_ops,
+                                            &comm_nccl_ops };
 
 int comm_find(const char *name, const struct comm_ops **out)
 {
@@ -17,5 +18,5 @@ int comm_find(const char *name, const struct comm_ops **out)
             return 0;
         }
     }
-    return fail(-EINVAL, "comm %s: this build has self, link, peer", name);
+    return fail(-EINVAL, "comm %s: want self, link, peer or nccl", name);
 }

@@ -54,6 +54,9 @@ struct comm_ops {
      * out. */
     void (*gather)(struct comm *c, struct queue *q, int site, const void *in, void *out,
                    size_t bytes);
+    /* note - queue a look at what the exchanges so far took: it is in the stats after the queue's wait and a check.
+     * Stats that the host counts need none. */
+    void (*note)(struct comm *c, struct queue *q);
     /* barrier - host call, never in a round; result as check */
     int (*barrier)(struct comm *c);
     /* check - the first error of the calls since open, 0 if none. It stays.
@@ -96,6 +99,11 @@ static inline void comm_gather(struct comm *c, struct queue *q, int site, const 
                                size_t bytes)
 {
     c->ops->gather(c, q, site, in, out, bytes);
+}
+
+static inline void comm_note(struct comm *c, struct queue *q)
+{
+    c->ops->note(c, q);
 }
 
 static inline int comm_check(struct comm *c)
@@ -172,5 +180,26 @@ void comm_hub_close(struct comm_hub *h);
  */
 int comm_peer_open(struct comm_hub *h, struct device *d, int rank, const struct comm_settings *s,
                    struct comm **out);
+
+/* comm_peer_open_apart - the same for ranks that are processes of one machine: host joins them on it, and
+ * carries what they tell each other while they open and at barriers.
+ *
+ * errors   as comm_peer_open; of host
+ * owns     host, from a success on
+ */
+int comm_peer_open_apart(struct comm *host, struct device *d, const struct comm_settings *s,
+                         struct comm **out);
+
+/* comm_nccl_open - sums by NCCL's gather and an add of our own: its sums do not keep the order of ranks.
+ *
+ * in       host as above, also of threads; the queue of all calls
+ * errors   -ENODEV no library, or it does not run here, with its text; of host
+ * owns     host, from a success on
+ */
+int comm_nccl_open(struct comm *host, struct queue *q, const struct comm_settings *s,
+                   struct comm **out);
+
+/* comm_nccl_reduce - NCCL's own sum of n bf16 values in place, in whatever order: for comparisons of speed */
+void comm_nccl_reduce(struct comm *c, struct queue *q, void *x, size_t n);
 
 #endif

@@ -1,9 +1,8 @@
-/* comm_peer - ranks that are threads of this process and whose devices write into each other's
- * memory.
+/* comm_peer - ranks whose devices write into each other's memory.
  *
- * The exchange itself is kernels/cuda/exchange.cu. Here is how the ranks meet: everybody opens its
- * side, leaves it in the hub, and joins when all have come. After that the host does nothing for an
- * exchange but queue it.
+ * The exchange itself is kernels/cuda/exchange.cu. Here is how the ranks meet: threads of a process leave their side
+ * in a hub and join when all have come; processes show each other their memory through a comm of their hosts. After
+ * that the host does nothing for an exchange but queue it.
  */
 #include "src/transport/comm.h"
 
@@ -21,6 +20,8 @@
 #include "src/transport/comm_record.h"
 #include "src/transport/comm_table.h"
 
+enum { SITE_CARDS = 1 };
+
 struct comm_hub {
     pthread_mutex_t lock;
     pthread_cond_t moved;
@@ -33,7 +34,8 @@ struct comm_hub {
 
 struct comm_peer {
     struct comm base;
-    struct comm_hub *hub;
+    struct comm_hub *hub; /* of threads, or */
+    struct comm *host;    /* of processes */
     struct peer *peer;
     struct peer_record seen; /* what has been counted already */
     enum exchange_wire wire;
@@ -131,6 +133,11 @@ static void comm_peer_gather(struct comm *base, struct queue *q, int site, const
     peer_gather(c->peer, q, site, in, out, bytes);
 }
 
+static void comm_peer_note(struct comm *base, struct queue *q)
+{
+    peer_note(((struct comm_peer *)base)->peer, q);
+}
+
 static int comm_peer_check(struct comm *base)
 {
     struct comm_peer *c = (struct comm_peer *)base;
@@ -158,8 +165,8 @@ static int comm_peer_barrier(struct comm *base)
 
     if (r < 0)
         return r;
-    r = hub_meet(c->hub, c->wait_limit_ms);
-    if (r == -ETIMEDOUT)
+    r = c->host ? comm_barrier(c->host) : hub_meet(c->hub, c->wait_limit_ms);
+    if (r == -ETIMEDOUT && c->hub)
         fail(r, "comm peer: a rank did not come to the barrier in time");
     if (r < 0)
         c->err = r;
@@ -174,7 +181,10 @@ static void comm_peer_abort(struct comm *base, const char *why)
         return;
     log_debug("comm peer: aborted: %s", why);
     peer_abort(c->peer, -ECANCELED);
-    hub_break(c->hub);
+    if (c->host)
+        comm_abort(c->host, why);
+    else
+        hub_break(c->hub);
 }
 
 static void comm_peer_close(struct comm *base)
@@ -182,6 +192,7 @@ static void comm_peer_close(struct comm *base)
     struct comm_peer *c = (struct comm_peer *)base;
 
     peer_close(c->peer);
+    comm_close(c->host);
     free(c);
 }
 
@@ -190,17 +201,19 @@ const struct comm_ops comm_peer_ops = {
     .caps = COMM_CAPTURE | COMM_DEVICE,
     .sum = comm_peer_sum,
     .gather = comm_peer_gather,
+    .note = comm_peer_note,
     .barrier = comm_peer_barrier,
     .check = comm_peer_check,
     .abort = comm_peer_abort,
     .close = comm_peer_close,
 };
 
-int comm_peer_open(struct comm_hub *h, struct device *d, int rank, const struct comm_settings *s,
-                   struct comm **out)
+/* This rank's side, which nobody else knows yet. */
+static int side_open(struct device *d, int rank, int world, const struct comm_settings *s,
+                     struct comm_peer **out)
 {
     struct peer_spec spec = { .rank = rank,
-                              .world = h->world,
+                              .world = world,
                               .slot_bytes = s->slot_bytes,
                               .first_seq = s->first_seq,
                               .limit_ns = s->wait_limit_ms < 0
@@ -211,16 +224,29 @@ int comm_peer_open(struct comm_hub *h, struct device *d, int rank, const struct 
 
     if (!c)
         return fail(-ENOMEM, "comm peer: no memory");
-    c->base = (struct comm){ .ops = &comm_peer_ops, .rank = rank, .world = h->world };
-    c->hub = h;
+    c->base = (struct comm){ .ops = &comm_peer_ops, .rank = rank, .world = world };
     c->wire = s->partials == COMM_BF16 ? EXCHANGE_BF16 : EXCHANGE_F32;
     c->wait_limit_ms = s->wait_limit_ms;
     r = peer_open(d, &spec, &c->peer);
     if (r < 0) {
-        hub_break(h);
         free(c);
         return r;
     }
+    *out = c;
+    return 0;
+}
+
+int comm_peer_open(struct comm_hub *h, struct device *d, int rank, const struct comm_settings *s,
+                   struct comm **out)
+{
+    struct comm_peer *c = NULL;
+    int r = side_open(d, rank, h->world, s, &c);
+
+    if (r < 0) {
+        hub_break(h);
+        return r;
+    }
+    c->hub = h;
     pthread_mutex_lock(&h->lock);
     h->peer[rank] = c->peer;
     pthread_mutex_unlock(&h->lock);
@@ -234,6 +260,36 @@ int comm_peer_open(struct comm_hub *h, struct device *d, int rank, const struct 
         comm_peer_close(&c->base);
         return r;
     }
+    *out = &c->base;
+    return 0;
+}
+
+/* Nobody exchanges before all have met: the barrier at the end. */
+int comm_peer_open_apart(struct comm *host, struct device *d, const struct comm_settings *s,
+                         struct comm **out)
+{
+    uint8_t mine[PEER_CARD_BYTES], card[COMM_WORLD_MAX][PEER_CARD_BYTES];
+    struct comm_peer *c = NULL;
+    int r = side_open(d, host->rank, host->world, s, &c);
+
+    if (r == 0) {
+        r = peer_show(c->peer, mine);
+        if (r == 0) {
+            comm_gather(host, NULL, SITE_CARDS, mine, card, sizeof(mine));
+            r = comm_check(host);
+        }
+        if (r == 0)
+            r = peer_meet(c->peer, card);
+        if (r == 0)
+            r = comm_barrier(host);
+        if (r < 0)
+            comm_peer_close(&c->base);
+    }
+    if (r < 0) {
+        comm_abort(host, "comm peer does not open");
+        return r;
+    }
+    c->host = host;
     *out = &c->base;
     return 0;
 }

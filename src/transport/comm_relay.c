@@ -202,6 +202,11 @@ static void relay_gather(struct comm *base, struct queue *q, int site, const voi
         peer_gather(c->peer, q, site, in, out, bytes);
 }
 
+static void relay_note(struct comm *base, struct queue *q)
+{
+    peer_note(((struct comm_relay *)base)->peer, q);
+}
+
 static int say_failed(const struct comm_relay *c, const struct peer_record *f)
 {
     unsigned seq = (uint32_t)f->want, site = (unsigned)(f->want >> 32 & 0xfff);
@@ -292,6 +297,7 @@ const struct comm_ops comm_relay_ops = {
     .caps = COMM_CAPTURE | COMM_DEVICE,
     .sum = relay_sum,
     .gather = relay_gather,
+    .note = relay_note,
     .barrier = relay_barrier,
     .check = relay_check,
     .abort = relay_abort,

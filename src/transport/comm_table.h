@@ -7,6 +7,7 @@
 extern const struct comm_ops comm_self_ops;
 extern const struct comm_ops comm_link_ops;
 extern const struct comm_ops comm_peer_ops;
+extern const struct comm_ops comm_nccl_ops;
 extern const struct comm_ops comm_relay_ops; /* comm_link's, for devices */
 
 #endif

@@ -13,12 +13,13 @@ int main(int argc, char **argv)
         { "ops", ops_main },     { "queue", queue_main },       { "exchange", exchange_main },
         { "graph", graph_main }, { "laws", laws_main },         { "rounds", rounds_main },
         { "bench", bench_main }, { "products", products_main },
+        { "exchanges", exchanges_main },
     };
 
     for (size_t i = 0; argc > 1 && i < sizeof(parts) / sizeof(parts[0]); i++)
         if (strcmp(argv[1], parts[i].name) == 0)
             return parts[i].run(argc - 1, argv + 1);
     fprintf(stderr, "usage: device PART [argument]..., PART is ops, queue, exchange, graph, laws, "
-                    "rounds, bench or products\n");
+                    "rounds, bench, products or exchanges\n");
     return 64;
 }

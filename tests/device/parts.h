@@ -11,5 +11,6 @@ int rounds_main(int argc, char **argv);
 int laws_main(int argc, char **argv);
 int bench_main(int argc, char **argv);
 int products_main(int argc, char **argv);
+int exchanges_main(int argc, char **argv);
 
 #endif

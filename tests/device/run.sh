@@ -9,36 +9,13 @@
 #   PARTS="ops laws" run.sh OUT ...  some parts only
 set -u
 
-say() { echo "$*" | tee -a "$out/run.log"; }
-
-# part LIMIT NAME COMMAND...: log, time and exit code of one step
-part() {
-    limit=$1 name=$2
-    shift 2
-    case " ${PARTS:-$name} " in *" $name "*) ;; *) return ;; esac
-    start=$(date +%s.%N)
-    timeout "$limit" "$@" >"$out/part.log" 2>&1
-    rc=$?
-    end=$(date +%s.%N)
-    seconds=$(awk "BEGIN { printf \"%.1f\", $end - $start }")
-    { echo "==== $name: $*"; cat "$out/part.log"; echo "==== $name: exit $rc after $seconds s"; } >>"$out/all.log"
-    grep -v '^r[0-9]* [^o]' "$out/part.log" | tail -n "${TAIL:-12}" | cut -c1-200 | sed "s/^/    /"
-    say "$name: exit $rc after $seconds s"
-    echo "{\"part\": \"$name\", \"exit\": $rc, \"seconds\": $seconds}" >>"$out/summary.json"
-    if [ $rc -eq 77 ] && [ "$name" = ops ]; then
-        say "device: no device here, nothing was tested"
-        exit 77
-    fi
-    if [ $rc -eq 77 ]; then
-        say "$name: $(grep skipped "$out/part.log" | head -n 1)"
-        return
-    fi
-    [ $rc -eq 0 ] || failed="$failed $name"
-}
+. "$(dirname "$0")/lib.sh"
 
 if [ "${1:-}" = pack_here ]; then
-    mkdir -p "$2" && strip -o "$2/device_tests" "$3/tests/device/device_tests" &&
-        strip -o "$2/tandem" "$3/src/rank/tandem" || exit 1
+    mkdir -p "$2"
+    for program in tests/device/device_tests tests/device/tandem_gate_stale tests/rank/tandem_held src/rank/tandem; do
+        strip -o "$2/$(basename $program)" "$3/$program" || exit 1
+    done
     ldd "$3/src/rank/tandem" | awk '$3 ~ /^\// { print $3 }' |
         grep -v -E '/(libc|libm|libdl|librt|libpthread|libstdc\+\+|libgcc_s)\.so' |
         while read -r lib; do cp -L "$lib" "$2/"; done
@@ -48,9 +25,7 @@ fi
 
 out=${1:?folder for logs}
 program=${2:-}
-failed=
-mkdir -p "$out"
-: >"$out/run.log" && : >"$out/all.log" && : >"$out/summary.json"
+begin_logs
 if [ -z "$program" ]; then
     build=$(mktemp -d)
     { meson setup "$build" && ninja -C "$build" tests/device/device_tests src/rank/tandem; } >"$out/all.log" 2>&1 || {
@@ -65,6 +40,10 @@ LD_LIBRARY_PATH=$(dirname "$program")${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 export LD_LIBRARY_PATH
 
 part 120 ops "$program" ops
+if grep -q '"ops", "exit": 77' "$out/summary.json"; then
+    say "device: no device here, nothing was tested"
+    exit 77
+fi
 part 60 queue "$program" queue
 part 90 exchange "$program" exchange
 part 60 exchange_devices "$program" exchange -d
@@ -90,6 +69,4 @@ if command -v compute-sanitizer >/dev/null 2>&1; then
 else
     say "no compute-sanitizer here: memcheck, racecheck and synccheck left out"
 fi
-rm -f "$out/part.log"
-say "device: ${failed:+FAILED:}${failed:-all parts passed}"
-[ -z "$failed" ]
+end_logs

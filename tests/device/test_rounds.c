@@ -15,7 +15,9 @@
 #include "tests/device/parts.h"
 #include "tests/rig/goldens.h"
 
+#include <cuda_runtime_api.h>
 #include <errno.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -57,6 +59,71 @@ int __wrap_cuda_graph_end(struct queue *q, struct graph **out)
     graphs_left = 0;
     q->ops->graph_close(g);
     return fail(-ENOMEM, "a device without memory for graphs");
+}
+
+/* ---- what a round asks of the driver ----------------------------------------------------------- */
+
+/* Calls that wait for the device, and calls that allocate on it or move bytes past the kernels: by whoever makes them. */
+#define WAITS(F)                                                                                   \
+    F(cudaStreamSynchronize, (cudaStream_t s), (s))                                                \
+    F(cudaEventSynchronize, (cudaEvent_t e), (e))                                                  \
+    F(cudaDeviceSynchronize, (void), ())
+#define OTHERS(F)                                                                                  \
+    F(cudaMalloc, (void **p, size_t n), (p, n))                                                    \
+    F(cudaFree, (void *p), (p))                                                                    \
+    F(cudaHostAlloc, (void **p, size_t n, unsigned f), (p, n, f))                                  \
+    F(cudaFreeHost, (void *p), (p))                                                                \
+    F(cudaMemsetAsync, (void *p, int v, size_t n, cudaStream_t s), (p, v, n, s))                   \
+    F(cudaMemcpyAsync, (void *d, const void *s, size_t n, enum cudaMemcpyKind k, cudaStream_t q),  \
+      (d, s, n, k, q))
+
+static struct {
+    atomic_int waits, others;
+    int rounds, one, replays; /* rounds seen; with one wait and nothing else; replayed */
+} driver;
+
+#define COUNT_AS(field, name, args, call)                                                          \
+    cudaError_t __real_##name args;                                                                \
+    cudaError_t __wrap_##name args;                                                                \
+    cudaError_t __wrap_##name args                                                                 \
+    {                                                                                              \
+        atomic_fetch_add(&driver.field, 1);                                                        \
+        return __real_##name call;                                                                 \
+    }
+#define COUNT_WAIT(name, args, call) COUNT_AS(waits, name, args, call)
+#define COUNT_OTHER(name, args, call) COUNT_AS(others, name, args, call)
+WAITS(COUNT_WAIT)
+OTHERS(COUNT_OTHER)
+
+int __real_round_run(struct rounds *r, const struct plan_round *p, int64_t t_ns, int64_t plan_ns);
+int __wrap_round_run(struct rounds *r, const struct plan_round *p, int64_t t_ns, int64_t plan_ns);
+
+int __wrap_round_run(struct rounds *r, const struct plan_round *p, int64_t t_ns, int64_t plan_ns)
+{
+    int waits = atomic_load(&driver.waits), others = atomic_load(&driver.others);
+    int err = __real_round_run(r, p, t_ns, plan_ns);
+
+    driver.rounds++;
+    driver.replays += r->rec.mode == MODE_REPLAY;
+    driver.one += r->rec.mode == MODE_REPLAY && atomic_load(&driver.waits) - waits == 1 &&
+                  atomic_load(&driver.others) == others;
+    return err;
+}
+
+/* ---- a device that is too old ----------------------------------------------------------------- */
+
+static bool too_old;
+
+cudaError_t __real_cudaDeviceGetAttribute(int *v, enum cudaDeviceAttr a, int device);
+cudaError_t __wrap_cudaDeviceGetAttribute(int *v, enum cudaDeviceAttr a, int device);
+
+cudaError_t __wrap_cudaDeviceGetAttribute(int *v, enum cudaDeviceAttr a, int device)
+{
+    cudaError_t e = __real_cudaDeviceGetAttribute(v, a, device);
+
+    if (too_old && a == cudaDevAttrComputeCapabilityMajor)
+        *v = 8;
+    return e;
 }
 
 /* ---- what is asked ---------------------------------------------------------------------------- */
@@ -371,6 +438,19 @@ static void no_allocation(void)
     CHECK(r.graphs.dropped == 0, "%llu graphs dropped", (unsigned long long)r.graphs.dropped);
 }
 
+/* F-17: a round waits for its device once, at its end, and asks nothing of the driver that might. */
+static void one_wait(void)
+{
+    struct run r = { .from = 12, .to = 13, .draft = true, .passes = 2 }; /* greedy: candidates always decide */
+
+    driver.rounds = driver.one = driver.replays = 0;
+    CHECK(run(&r, SET("depth=4", "graphs=on", "slots=1")) == 0, "one wait");
+    CHECK(driver.replays > 10 && driver.one == driver.replays,
+          "%d of %d replayed rounds waited once and did nothing else", driver.one, driver.replays);
+    printf("%d rounds, %d replayed, each with one wait and no allocation, copy or memset of the driver's\n",
+           driver.rounds, driver.one);
+}
+
 static char warned[4096];
 
 static void keep_line(void *arg, enum log_level level, const char *line)
@@ -468,6 +548,46 @@ static void limits(void)
           warned);
 }
 
+/* One line that says what there is and what is wanted, and the exit code for it. */
+static void refused(const char *set, int code, const char *want)
+{
+    struct run r = { .to = 1 };
+    int got;
+
+    warned[0] = 0;
+    log_sink(keep_line, NULL);
+    got = run(&r, SET(set, "log_level=err"));
+    log_sink(NULL, NULL);
+    CHECK(got == code && strstr(warned, want), "%s: exit code %d: %s", set, got, warned);
+    CHECK(count_of(warned, "\n") == 1, "%s: lines: %s", set, warned);
+}
+
+static void no_such_device(void)
+{
+    refused("device=63", 69, "cuda: no device 63, there are ");
+    too_old = true;
+    refused("device=0", 69,
+            "cuda: device 0 has compute capability 8.0, this build needs 9.0");
+    too_old = false;
+}
+
+/* Somebody else has the device's memory but for 64 MiB. */
+static void short_memory(void)
+{
+    const struct backend_ops *b;
+    struct device *d;
+    size_t room, left = (size_t)64 << 20;
+    void *most = NULL;
+
+    CHECK(backend_find("cuda", &b) == 0 && b->open(0, 1, &d) == 0, "device");
+    room = b->room(d);
+    while (!most && room > left && b->alloc(d, room - left, &most) < 0)
+        room -= left;
+    refused("slots=4", 71, "free");
+    b->free(d, most);
+    b->close(d);
+}
+
 /* What one stream's round costs the host. */
 static void host_time(void)
 {
@@ -489,7 +609,8 @@ int rounds_main(int argc, char **argv)
                   { "two_ranks", two_ranks },         { "bound", bound },
                   { "no_allocation", no_allocation }, { "out_of_memory", out_of_memory },
                   { "bad_numbers", bad_numbers },     { "limits", limits },
-                  { "host_time", host_time } };
+                  { "one_wait", one_wait },           { "no_such_device", no_such_device },
+                  { "short_memory", short_memory },   { "host_time", host_time } };
     const struct backend_ops *b;
     char why[160];
 

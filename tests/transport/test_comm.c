@@ -487,6 +487,8 @@ Test(comm, settings_are_checked)
                   "case %zu", i);
     }
     cr_expect(eq(int, comm_find("link", &ops), 0));
-    cr_expect(eq(int, comm_find("nccl", &ops), -EINVAL));
+    cr_expect(eq(int, comm_find("nccl", &ops), 0));
+    cr_expect(strcmp(ops->name, "nccl") == 0);
+    cr_expect(eq(int, comm_find("mpi", &ops), -EINVAL));
     comm_close(NULL);
 }

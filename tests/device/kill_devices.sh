@@ -1,0 +1,128 @@
+#!/usr/bin/env bash
+# kill_devices.sh FOLDER WORK SECONDS [REPETITIONS [AT_ONCE [DEVICE]]] - kills and stops either of two ranks on devices at
+# six points, over device memory, NCCL and a proxy; prints how long the other lived, and fails if one lived for more than
+# LIMIT_MS, ended with another code than 70, named another cause, or if device memory is still taken at the end.
+#
+# FOLDER holds tandem and tandem_held. Cases run AT_ONCE at a time, in an order that has each of them once before any
+# twice, until SECONDS are over. With DEVICE both ranks share it.
+#
+#   idle      rank 0 has no request           graph      in a graph whose exchange waits for the other rank
+#   prefill   in a prompt chunk               start      the group is open, states are not
+#   verify    drafts are there, their         shutdown   the last order is given
+#             window has not begun
+
+set -u
+LIMIT_MS=2500
+PHASES=(idle prefill verify graph start shutdown)
+COMMS=${COMMS:-peer nccl link}
+
+now_ms() { date +%s%3N; }
+
+# one FOLDER WORK DEVICE DEADLINE NUMBER COMM VICTIM SIGNAL PHASE: a line of the table, unless it is too late
+one()
+{
+    local folder=$1 work=$2 device=$3 deadline=$4 number=$5 comm=$6 victim=$7 signal=$8 phase=$9
+    local other=$((1 - victim)) holder=$7 place=$9 at=$2/$5 tokens=6000 r pid=(0 0) begin took code cause verdict=ok
+
+    [ "$(date +%s)" -lt "$deadline" ] || return 0
+    mkdir -p "$at"
+    case $phase in
+    idle) holder=0 ;; # only rank 0 knows that nobody asks
+    graph) holder=$other place=verify:3 ;;
+    shutdown) tokens=4 ;;
+    esac
+    for r in 0 1; do
+        local program=("$folder/tandem")
+
+        [ "$r" = "$holder" ] && program=("$folder/tandem_held" "hold@$place")
+        "${program[@]}" generate --set model=models/pocket-dsv41 --set "cache=$work/cache" --set backend=cuda \
+            ${device:+--set "device=$device"} --set ranks=2 --set "rank=$r" --set link=shm --set "comm=$comm" \
+            --set "port=$((20000 + number * 3))" --set "secret=$work/secret" --set depth=2 --set ignore_eos=on \
+            --set context=512 --set slots=1 --json --prompt 'Once upon a time' --max-tokens $tokens \
+            >"$at/out$r" 2>"$at/err$r" &
+        pid[r]=$!
+    done
+    for _ in $(seq 600); do
+        grep -q '^held at' "$at/err$holder" 2>/dev/null && break
+        sleep 0.05
+    done
+    [ $phase = graph ] && sleep 0.2 # the other one's graph is launched then
+    grep -q '^held at' "$at/err$holder" || verdict="does not come there"
+    begin=$(now_ms)
+    kill "-$signal" "${pid[victim]}" 2>/dev/null
+    # nobody waits for ever
+    (sleep 10 && kill -KILL "${pid[other]}") 2>/dev/null &
+    local guard=$!
+    wait "${pid[other]}" 2>/dev/null
+    code=$?
+    took=$(($(now_ms) - begin))
+    kill "$guard" 2>/dev/null
+    kill -KILL "${pid[victim]}" 2>/dev/null
+    wait 2>/dev/null
+    cause="rank $victim is gone: $([ "$signal" = KILL ] && echo 'connection closed' || echo 'no heartbeat for')"
+    if [ "$verdict" = ok ]; then
+        if [ $code -ne 70 ]; then
+            verdict="code $code"
+        elif [ $took -gt $LIMIT_MS ]; then
+            verdict=late
+        elif ! grep -q "error: group: $cause" "$at/err$other"; then
+            verdict="another cause"
+        fi
+    fi
+    echo "$comm $victim $signal $phase $took $verdict" >>"$work/cases"
+    [ "$verdict" = ok ] || { echo "FAILED: $comm, rank $victim, $signal, $phase: $verdict after $took ms" &&
+        tail -n 4 "$at/err0" "$at/err1"; } >>"$work/failures"
+    rm -rf "$at"
+}
+
+if [ "${1:-}" = one ]; then
+    shift
+    one "$@"
+    exit 0
+fi
+
+folder=$(realpath "$1") work=$2 seconds=$3 repetitions=${4:-10} at_once=${5:-8} device=${6:-}
+rm -rf "$work" && mkdir -p "$work" && work=$(realpath "$work") || exit 1
+(umask 077 && head -c 32 /dev/urandom >"$work/secret")
+: >"$work/cases" && : >"$work/failures"
+used() { nvidia-smi --query-gpu=memory.used --format=csv,noheader,nounits | sort -n | tail -n 1; }
+before=$(used)
+deadline=$(($(date +%s) + seconds))
+number=0
+for _ in $(seq "$repetitions"); do
+    for comm in $COMMS; do
+        for phase in "${PHASES[@]}"; do
+            for signal in KILL STOP; do
+                for victim in 0 1; do
+                    number=$((number + 1))
+                    echo "$number $comm $victim $signal $phase"
+                done
+            done
+        done
+    done
+done | xargs -P "$at_once" -L 1 bash "$0" one "$folder" "$work" "$device" "$deadline"
+
+printf '%-6s %-5s %-6s' comm rank signal
+printf ' %16s' "${PHASES[@]}"
+printf '   median/longest ms, runs\n'
+for comm in $COMMS; do
+    for victim in 0 1; do
+        for signal in KILL STOP; do
+            printf '%-6s %-5s %-6s' "$comm" $victim $signal
+            for phase in "${PHASES[@]}"; do
+                printf ' %16s' "$(grep "^$comm $victim $signal $phase " "$work/cases" | sort -n -k 5 |
+                    awk '{ t[n++] = $5; bad += $6 != "ok" } END { if (n) printf "%d/%d, %d%s", t[int(n / 2)], t[n - 1], n, bad ? "!" : ""; else printf "-" }')"
+            done
+            printf '\n'
+        done
+    done
+done
+cat "$work/failures"
+after=$(used)
+for _ in 1 2 3 4 5 6; do
+    [ "$after" -le $((before + 64)) ] && break
+    sleep 0.5
+    after=$(used)
+done
+echo "$(wc -l <"$work/cases") cases, $(grep -c ' ok$' "$work/cases") ok; device memory in use: $before MiB before, $after MiB after"
+[ ! -s "$work/failures" ] && [ -s "$work/cases" ] && [ "$after" -le $((before + 64)) ]

@@ -1,0 +1,71 @@
+# lib.sh - what the scripts that run on a device share. Sourced; $out is the folder for logs.
+
+failed=
+
+say() { echo "$*" | tee -a "$out/run.log"; }
+
+# begin_logs - empty ones
+begin_logs()
+{
+    mkdir -p "$out"
+    : >"$out/run.log" && : >"$out/all.log" && : >"$out/summary.json"
+}
+
+# part LIMIT NAME COMMAND...: log, time and exit code of one step; its last $TAIL lines are shown
+part()
+{
+    limit=$1 name=$2
+    shift 2
+    case " ${PARTS:-$name} " in *" $name "*) ;; *) return ;; esac
+    if [ -n "${DEADLINE:-}" ]; then
+        left=$((DEADLINE - $(date +%s)))
+        [ "$limit" -le "$left" ] || limit=$left
+        if [ "$limit" -lt 5 ]; then
+            say "$name: left out, there is no time for it"
+            failed="$failed $name"
+            return
+        fi
+    fi
+    start=$(date +%s.%N)
+    timeout -k 5 "$limit" "$@" >"$out/part.log" 2>&1
+    rc=$?
+    seconds=$(echo "$(date +%s.%N) $start" | awk '{ printf "%.1f", $1 - $2 }')
+    { echo "==== $name: $*"; cat "$out/part.log"; echo "==== $name: exit $rc after $seconds s"; } >>"$out/all.log"
+    grep -v '^r[0-9]* [^o]' "$out/part.log" | tail -n "${TAIL:-12}" | cut -c1-200 | sed "s/^/    /"
+    say "$name: exit $rc after $seconds s"
+    echo "{\"part\": \"$name\", \"exit\": $rc, \"seconds\": $seconds}" >>"$out/summary.json"
+    if [ $rc -eq 77 ]; then
+        say "$name: $(grep skipped "$out/part.log" | head -n 1)"
+        return
+    fi
+    [ $rc -eq 0 ] || failed="$failed $name"
+}
+
+# end_logs - the verdict, and its code
+end_logs()
+{
+    rm -f "$out/part.log"
+    say "device: ${failed:+FAILED:}${failed:-all parts passed}"
+    [ -z "$failed" ]
+}
+
+# ranks FILE PROGRAM COMMAND OPTION...: two ranks as processes on a free port; rank 0's output in FILE, rank 1's in
+# FILE.1, messages of both in FILE.log. The code is the first that is not 0.
+ranks()
+{
+    file=$1 program=$2 command=$3
+    shift 3
+    ports=$((${ports:-0} + 1))
+    port=$((20000 + ($$ * 13 + ports * 7) % 20000))
+    [ -f "$out/secret" ] || (umask 077 && head -c 32 /dev/urandom >"$out/secret")
+    set -- "$command" --set ranks=2 --set "port=$port" --set "secret=$out/secret" "$@"
+    "$program" "$@" --set rank=1 >"$file.1" 2>"$file.log" &
+    other=$!
+    "$program" "$@" --set rank=0 >"$file" 2>>"$file.log"
+    code=$?
+    wait $other || [ $code -ne 0 ] || code=1
+    return $code
+}
+
+# ids FILE - of a reply as JSON
+ids() { sed -n 's/.*"ids":\(\[[^]]*\]\).*/\1/p' "$1"; }
