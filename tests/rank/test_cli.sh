@@ -361,4 +361,15 @@ differ depth=3
 differ slots=2
 differ context=4000
 
+# the same settings, other weights on rank 1
+cp -r "$MODEL" "$WORK/weights"
+dd if=/dev/zero of="$WORK/weights/model.safetensors" bs=1M seek=4 count=12 conv=notrunc 2>/dev/null
+"${pair[@]}" >/dev/null 2>"$WORK/waiting" &
+waiting=$!
+expect 78 'packs differ: replicated weights ' "${pair[@]}" --set rank=1 --set "model=$WORK/weights" --set "cache=$WORK/weights.cache"
+same 'no weight is loaded' 0 "$(grep -c 'draft \|rounds:' "$WORK/err")"
+wait $waiting
+same 'rank 0 when the packs differ' 78 $?
+same 'rank 0 names them' 1 "$(grep -c 'error: .*packs differ: replicated weights ' "$WORK/waiting")"
+
 finish

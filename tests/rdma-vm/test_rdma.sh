@@ -4,7 +4,7 @@
 #
 # test_rdma.sh PROGRAM CHECKOUT SCRATCH BUILD         one case of each kind; what check.sh runs
 # test_rdma.sh faults [REPETITIONS]                   every fault at every phase, 5 times each: takes long
-# test_rdma.sh soak [TOKENS]                          two machines, one long reply (4300 tokens, about 2000 rounds)
+# test_rdma.sh soak [TOKENS]                          two machines, nine replies (of 530 tokens: 2000 rounds and more)
 #
 # Skipped, with the reason, where the machines cannot be started.
 
@@ -19,7 +19,7 @@ faults | soak)
         repetitions=${2-5}
     else
         soak=1
-        TOKENS=${2-4300}
+        TOKENS=${2-530}
     fi
     set -- "$root/build/src/rank/tandem" "$root" "$root/build/tests/rdma-vm" "$root/build"
     ;;
@@ -52,6 +52,9 @@ ask()
 }
 
 "$TANDEM" pack "$MODEL" "$WORK/packs" --ranks 2 2>"$WORK/err" || note_failure "no packs: $(cat "$WORK/err")"
+cp -r "$MODEL" "$WORK/weights"
+dd if=/dev/zero of="$WORK/weights/model.safetensors" bs=1M seek=4 count=12 conv=notrunc 2>/dev/null
+"$TANDEM" pack "$WORK/weights" "$WORK/other" --ranks 2 --rank 1 2>"$WORK/err" || note_failure "no packs: $(cat "$WORK/err")"
 ask --set link=loop >"$WORK/loop" 2>"$WORK/err" || note_failure "loop: $(cat "$WORK/err")"
 secret_file "$WORK/secret"
 port=$(free_port)
@@ -75,23 +78,24 @@ machines()
     shift
     "$here/rdma-vm.sh" run -t "$limit" -m 768 ${options[@]+"${options[@]}"} -f "$TANDEM" -f "$BUILD/tests/rank/tandem_held" \
         -f "$BUILD/tests/transport/rdma_pair" -f "$BUILD/tests/transport/test_link" -f "$BUILD/tests/transport/test_comm" \
-        -f "$BUILD/tests/rank/test_plan_box" -f "$WORK/packs=/test/packs" -f "$here/guest-cases" \
+        -f "$BUILD/tests/rank/test_plan_box" -f "$WORK/packs=/test/packs" -f "$WORK/other=/test/other" -f "$here/guest-cases" \
         -- "export IDS='$ids' TOKENS=$TOKENS; sh guest-cases $(printf "'%s' " "$@")" >"$log" 2>&1
     same "machines ${options[*]-}: exit code" 0 $?
-    grep -E 'ok:|FAILED:|rdma-vm:' "$log"
+    grep -E 'ok:|FAILED:|rdma-vm:|rounds: ' "$log"
     checks=$((checks + $(grep -c 'ok:' "$log")))
     grep -q 'FAILED:' "$log" && note_failure "in the machines ${options[*]-}" && cat "$log"
     return 0
 }
 
 if [ -n "$soak" ]; then
-    machines 14400 -p -- decode
+    machines 14400 -p -- soak
     finish
 fi
 if [ -z "$repetitions" ]; then
     machines 900 -1 -- contract
-    machines 600 -- pair decode bench 'kill window 1' 'stop verify 0'
-    machines 900 -p -x 1 -- pair decode 'loss 2' 'kill window 0' 'down eth0 1' 'down eth1 0' 'die 1'
+    machines 600 -- pair decode 'form imm' spare bench 'kill window 1' 'stop verify 0'
+    machines 900 -p -x 1 -- pair decode 'form tcp' differ preflight 'loss 2' 'kill window 0' 'down eth0 1' 'down eth1 0' \
+        'down eth1 0 idle' 'die 1'
     finish
 fi
 
@@ -107,7 +111,7 @@ machines 7200 -- "${cases[@]}"
 machines 7200 -p -- 'odd mtu' 'odd address' "${cases[@]}"
 for ((i = 0; i < repetitions; i++)); do
     for victim in 0 1; do
-        machines 900 -p -x "$victim" -- "down eth0 $victim" "down eth1 $victim" "die $victim"
+        machines 900 -p -x "$victim" -- "down eth0 $victim" "down eth1 $victim" "down eth1 $victim idle" "die $victim"
     done
 done
 finish
