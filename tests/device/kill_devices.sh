@@ -12,7 +12,7 @@
 #             window has not begun
 
 set -u
-LIMIT_MS=2500
+LIMIT_MS=3000
 PHASES=(idle prefill verify graph start shutdown)
 COMMS=${COMMS:-peer nccl link}
 
