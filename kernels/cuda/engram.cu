@@ -4,8 +4,11 @@
 
 #define WARPS 8
 #define THREADS (WARPS * CUDA_WARP)
+#define COLS (4 * THREADS) // of a block that copies
+#define GATE_WARPS 32
+#define GATE_THREADS (GATE_WARPS * CUDA_WARP)
 
-// A block a (row, piece). Bound by bytes.
+// A block COLS columns of a (row, piece). Bound by bytes.
 __global__ static void unshard_pieces(struct unshard_args a, int cols)
 {
     dependency_wait();
@@ -15,13 +18,14 @@ __global__ static void unshard_pieces(struct unshard_args a, int cols)
 
     for (int i = 0; i < piece; i++)
         at += a.width[i];
-    for (int c = threadIdx.x; c < a.width[piece]; c += THREADS)
+    for (int c = (int)(blockIdx.z * COLS + threadIdx.x), i = 0; i < COLS && c < a.width[piece];
+         c += THREADS, i += THREADS)
         a.y[row * (size_t)cols + (size_t)(at + c)] = x[c];
 }
 
 extern "C" void cuda_unshard(struct queue *q, const struct unshard_args *a)
 {
-    int cols = 0;
+    int cols = 0, widest = 1;
 
     if (q->err)
         return;
@@ -31,6 +35,7 @@ extern "C" void cuda_unshard(struct queue *q, const struct unshard_args *a)
     }
     for (int i = 0; i < a->ranks; i++) {
         cols += a->width[i];
+        widest = a->width[i] > widest ? a->width[i] : widest;
         if (a->width[i] < 0 || a->width[i] > a->ldx) {
             queue_fail(q, -EINVAL, "unshard: piece %d has %d values in rows of %d", i, a->width[i],
                        a->ldx);
@@ -39,7 +44,9 @@ extern "C" void cuda_unshard(struct queue *q, const struct unshard_args *a)
     }
     if (a->rows <= 0)
         return;
-    launch(q, unshard_pieces, dim3((unsigned)a->rows, (unsigned)a->ranks), THREADS, 0, *a, cols);
+    launch(q, unshard_pieces,
+           dim3((unsigned)a->rows, (unsigned)a->ranks, blocks_for((size_t)widest, COLS)), THREADS,
+           0, *a, cols);
     queue_note(q, "unshard");
 }
 
@@ -47,25 +54,25 @@ extern "C" void cuda_unshard(struct queue *q, const struct unshard_args *a)
 __global__ static void gate_streams(struct engram_gate_args a)
 {
     dependency_wait();
-    __shared__ float part[WARPS];
+    __shared__ float part[GATE_WARPS];
     size_t dim = (size_t)a.dim, row = blockIdx.x, i = blockIdx.y;
     const float *kv = a.kv + row * (size_t)(a.hc + 1) * dim, *key = kv + i * dim;
     const float *value = kv + (size_t)a.hc * dim, *qw = a.qw + i * dim, *kw = a.kw + i * dim;
     float *x = a.x + (row * (size_t)a.hc + i) * dim;
     float dot = 0, xx = 0, kk = 0, n = (float)a.dim, d, gate;
 
-    for (int c = threadIdx.x; c < a.dim; c += THREADS) {
+    for (int c = threadIdx.x; c < a.dim; c += GATE_THREADS) {
         dot = fmaf(x[c] * (qw[c] * kw[c]), key[c], dot);
         xx = fmaf(x[c], x[c], xx);
         kk = fmaf(key[c], key[c], kk);
     }
-    dot = block_sum<WARPS>(dot, part);
-    xx = block_sum<WARPS>(xx, part);
-    kk = block_sum<WARPS>(kk, part);
+    dot = block_sum<GATE_WARPS>(dot, part);
+    xx = block_sum<GATE_WARPS>(xx, part);
+    kk = block_sum<GATE_WARPS>(kk, part);
     d = dot * (1.0f / sqrtf(xx / n + a.eps)) * (1.0f / sqrtf(kk / n + a.eps)) * (1.0f / sqrtf(n));
     // The sign of a zero counts; max would drop a NaN.
     gate = sigmoid(copysignf(sqrtf(fabsf(d) < 1e-6f ? 1e-6f : fabsf(d)), d));
-    for (int c = threadIdx.x; c < a.dim; c += THREADS)
+    for (int c = threadIdx.x; c < a.dim; c += GATE_THREADS)
         x[c] = rounded(x[c] + gate * value[c], a.round);
 }
 
@@ -73,6 +80,6 @@ extern "C" void cuda_engram_gate(struct queue *q, const struct engram_gate_args 
 {
     if (queue_skips(q, a->rows))
         return;
-    launch(q, gate_streams, dim3((unsigned)a->rows, (unsigned)a->hc), THREADS, 0, *a);
+    launch(q, gate_streams, dim3((unsigned)a->rows, (unsigned)a->hc), GATE_THREADS, 0, *a);
     queue_note(q, "engram_gate");
 }

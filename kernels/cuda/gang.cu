@@ -6,6 +6,7 @@
 // largest logit, for the sums, and before they leave. How keys are dealt out depends on the number of
 // keys of the row alone, and shares are added in order.
 #include <cooperative_groups.h>
+#include <utility>
 
 #include "kernels/cuda/attend.cuh"
 #include "kernels/cuda/matrix.cuh"
@@ -19,8 +20,8 @@
 #define GANG_TILES 4  // of 8 keys a warp has logits of, at most
 #define GANG_AHEAD 5  // pieces of 16 values a thread has on their way
 #define PAD 8         // values behind a row in shared memory, so that neighbours lie in other banks
-#define PAIRS_MAX 64  // that turn by position
-#define SHARED_STATIC 1024 // more than the kernel declares beside its dynamic memory
+#define PAIRS_MAX 32       // that turn by position
+#define SHARED_STATIC 1408 // more than the kernel declares beside its dynamic memory
 
 // Keys of a block as bf16; the block's sums lie in the same place afterwards.
 __host__ __device__ static size_t key_bytes(int dim, int keys)
@@ -58,6 +59,15 @@ __device__ static inline void put_codes(enum codec codec, const uint32_t (&raw)[
     }
     ((uint4 *)to)[0] = make_uint4(out[0], out[1], out[2], out[3]);
     ((uint4 *)to)[1] = make_uint4(out[4], out[5], out[6], out[7]);
+}
+
+// The heads as bf16; the two halves of their logits lie in the same place afterwards.
+__host__ __device__ static size_t head_bytes(int dim, int keys)
+{
+    size_t head = (size_t)TALL * (size_t)(dim + PAD) * sizeof(uint16_t);
+    size_t logit = 2 * sizeof(float) * TALL * (size_t)(keys + PAD);
+
+    return head > logit ? head : logit;
 }
 
 // Values from `begin` on are turned by their row's position: pairs of neighbours.
@@ -124,32 +134,100 @@ __device__ static void gang_load(const struct attend_args &a, const struct gang_
     }
 }
 
-// Logits of `keys` keys, of two halves of the dimensions: a warp a half and every fourth 8 keys.
+// The heads' values of a thread, on their way while keys are looked for.
+template <int DIM> struct gang_heads {
+    float4 v[DIM / 64];
+};
+
+template <int DIM>
+__device__ static inline struct gang_heads<DIM> heads_fetch(const float *q, int heads) {
+    struct gang_heads<DIM> g;
+
+#pragma unroll
+    for (int i = 0; i < DIM / 64; i++) {
+        int at = (int)threadIdx.x + i * THREADS;
+
+        g.v[i] = at / (DIM / 4) < heads ? ((const float4 *)q)[at] : make_float4(0, 0, 0, 0);
+    }
+    return g;
+}
+
+// Turned and as bf16 to [TALL][DIM + PAD]; true if something of a value is left out.
+template <int DIM>
+__device__ static inline bool heads_put(const struct gang_heads<DIM> &g,
+                                        const struct gang_turn &turn, enum round round,
+                                        uint16_t *to)
+{
+    bool more = false;
+
+#pragma unroll
+    for (int i = 0; i < DIM / 64; i++) {
+        int at = (int)threadIdx.x + i * THREADS, c = at % (DIM / 4) * 4;
+        float2 x = make_float2(g.v[i].x, g.v[i].y), y = make_float2(g.v[i].z, g.v[i].w);
+        uint2 u;
+
+        if (c >= turn.begin) {
+            x = turned(x, turn.pair[(c - turn.begin) / 2], round);
+            y = turned(y, turn.pair[(c - turn.begin) / 2 + 1], round);
+        }
+        u.x = plane_of(x.x, x.y);
+        u.y = plane_of(y.x, y.y);
+        more |= x.x != 0 || x.y != 0 || y.x != 0 || y.y != 0;
+        *(uint2 *)(to + at / (DIM / 4) * (DIM + PAD) + c) = u;
+    }
+    return more;
+}
+
+// The left operand of columns k .. k + 15, from the heads' bf16 values.
+template <int DIM>
+__device__ static inline void heads_load(uint32_t (&top)[4], const uint16_t *head, int k)
+{
+    int lane = (int)threadIdx.x % CUDA_WARP;
+
+    matrices_load(top, head + lane % 16 * (DIM + PAD) + k + lane / 16 * 8);
+}
+
+// The same in planes, from the heads as they came.
+template <int DIM>
+__device__ static inline struct planes
+heads_planes(const float *q, int heads, const struct gang_turn &turn, enum round round, int k)
+{
+    int lane = (int)threadIdx.x % CUDA_WARP;
+    float2 v[4];
+
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        int h = lane / 4 + i % 2 * 8, at = k + i / 2 * 8 + lane % 4 * 2;
+
+        v[i] = h < heads ? *(const float2 *)(q + (size_t)h * DIM + at) : make_float2(0, 0);
+        if (at >= turn.begin)
+            v[i] = turned(v[i], turn.pair[(at - turn.begin) / 2], round);
+    }
+    return planes_of(v);
+}
+
+// Logits of `keys` keys, of two halves of the dimensions: a warp a half and every fourth 8 keys. They go
+// where the heads lay. `more`: the heads are no bf16 numbers.
 template <int DIM>
 __device__ static void gang_logits(const float *q, int heads, const struct gang_turn &turn,
-                                   enum round round, const uint16_t *key, int keys, float *logit)
+                                   enum round round, bool more, const uint16_t *head,
+                                   const uint16_t *key, int keys, float *logit)
 {
     constexpr int LD = DIM + PAD;
     int lane = (int)threadIdx.x % CUDA_WARP, warp = (int)threadIdx.x / CUDA_WARP;
-    int half = warp % 2, tile0 = warp / 2, r = lane / 4, c = lane % 4 * 2, tiles = keys / 8;
-    float top[GANG_TILES][4] = {}, rest[GANG_TILES][4] = {};
+    int half = warp % 2, tile0 = warp / 2, tiles = keys / 8;
+    float top[GANG_TILES][4] = {}, rest[GANG_TILES][4] = {}, *to;
 
+#pragma unroll 2
     for (int k = half * (DIM / 2); k < (half + 1) * (DIM / 2); k += 32) {
         struct planes p[2];
 
-#pragma unroll
-        for (int s = 0; s < 2; s++) {
-            float2 v[4];
-
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                int h = r + i % 2 * 8, at = k + s * 16 + i / 2 * 8 + c;
-
-                v[i] = h < heads ? *(const float2 *)(q + (size_t)h * DIM + at) : make_float2(0, 0);
-                if (at >= turn.begin)
-                    v[i] = turned(v[i], turn.pair[(at - turn.begin) / 2], round);
-            }
-            p[s] = planes_of(v);
+        if (more) {
+            p[0] = heads_planes<DIM>(q, heads, turn, round, k);
+            p[1] = heads_planes<DIM>(q, heads, turn, round, k + 16);
+        } else {
+            heads_load<DIM>(p[0].top, head, k);
+            heads_load<DIM>(p[1].top, head, k + 16);
         }
 #pragma unroll
         for (int t = 0; t < GANG_TILES; t++) {
@@ -161,17 +239,17 @@ __device__ static void gang_logits(const float *q, int heads, const struct gang_
 #pragma unroll
             for (int s = 0; s < 2; s++) {
                 multiply(top[t], p[s].top, b[2 * s], b[2 * s + 1]);
-                if (p[s].more) {
+                if (more && p[s].more) {
                     multiply(rest[t], p[s].low, b[2 * s], b[2 * s + 1]);
                     multiply(rest[t], p[s].mid, b[2 * s], b[2 * s + 1]);
                 }
             }
         }
     }
+    __syncthreads(); // the heads have been used
 #pragma unroll
     for (int t = 0; t < GANG_TILES; t++) {
-        float *to = logit + (half * TALL + r) * (keys + PAD) + (tile0 + 4 * t) * 8 + c;
-
+        to = logit + (half * TALL + lane / 4) * (keys + PAD) + (tile0 + 4 * t) * 8 + lane % 4 * 2;
         if (tile0 + 4 * t >= tiles)
             break;
         to[0] = top[t][0] + rest[t][0];
@@ -235,41 +313,41 @@ __global__ static void __launch_bounds__(THREADS, 2) attend_gang(struct attend_a
 {
     dependency_wait();
     extern __shared__ __align__(16) unsigned char dynamic[];
-    __shared__ float most_of[TALL], sum_of[TALL];
+    __shared__ float most_of[GANG][TALL], sum_of[GANG][TALL]; // of every block's keys
     __shared__ struct gang_turn turn;
-    __shared__ int chosen;
     cooperative_groups::cluster_group gang = cooperative_groups::this_cluster();
+    auto here = gang.barrier_arrive(); // memory of a block that has not begun is nobody's
     int rank = (int)blockIdx.x, h0 = (int)blockIdx.y * TALL, row = (int)blockIdx.z;
     int t = (int)threadIdx.x, lane = t % CUDA_WARP, warp = t / CUDA_WARP;
     int heads = a.heads - h0 < TALL ? a.heads - h0 : TALL, share, keys, mine, ld;
     size_t at = ((size_t)row * (size_t)a.heads + (size_t)h0) * DIM;
+    struct gang_heads<DIM> head = heads_fetch<DIM>(a.q + at, heads);
+    struct gang_row w = { a.info[row].slot, 0, 0, 0, a.sel + (size_t)row * (size_t)a.topk };
+    uint16_t *key = (uint16_t *)dynamic, *head_at = key + key_bytes(DIM, room) / sizeof(*key);
+    float *logit = (float *)head_at;
     struct span s = window_of(a, row);
-    struct gang_row w = { a.info[row].slot, s.lo, s.hi - s.lo, 0,
-                          a.sel + (size_t)row * (size_t)a.topk };
-    uint16_t *key = (uint16_t *)dynamic;
-    float *logit = (float *)(dynamic + key_bytes(DIM, room));
+    bool more;
 
-    if (t == 0) {
-        chosen = a.more.base ? a.topk : 0;
+    if (t == 0)
         turn.begin = a.freq ? DIM - a.dims : DIM;
-    }
     for (int i = t; a.freq && i < a.dims / 2; i += THREADS)
         turn.pair[i] = turn_of(a.info[row].pos, a.freq[i], false);
+    w.lo = s.lo;
+    w.win = w.n = s.hi - s.lo;
     __syncthreads();
-    for (int i = t; a.more.base && i < a.topk; i += THREADS)
-        if (w.sel[i] < 0)
-            atomicMin(&chosen, i);
-    __syncthreads();
-    w.n = w.win + chosen;
+    for (int i = t; a.more.base && i - t < a.topk; i += THREADS)
+        w.n += __syncthreads_count(i < a.topk && w.sel[i] >= 0);
     share = (w.n + GANG * 16 - 1) / (GANG * 16) * 16;
     mine = w.n - rank * share;
     mine = mine < 0 ? 0 : mine < share ? mine : share;
     keys = (mine + 15) / 16 * 16;
     ld = keys + PAD;
+    more = heads_put<DIM>(head, turn, a.round, head_at);
     gang_load<DIM>(a, w, rank * share, keys, key);
+    more = __syncthreads_or(more);
+    gang_logits<DIM>(a.q + at, heads, turn, a.round, more, head_at, key, keys, logit);
     __syncthreads();
-    gang_logits<DIM>(a.q + at, heads, turn, a.round, key, keys, logit);
-    __syncthreads();
+    gang.barrier_wait(std::move(here));
     for (int h = warp; h < heads; h += WARPS) {
         float most = a.sink[h0 + h];
 
@@ -280,18 +358,16 @@ __global__ static void __launch_bounds__(THREADS, 2) attend_gang(struct attend_a
             most = l > most ? l : most;
         }
         most = warp_max(most);
-        if (lane == 0)
-            most_of[h] = most;
+        if (lane < GANG)
+            *gang.map_shared_rank(&most_of[rank][h], lane) = most;
     }
     gang.sync();
     for (int h = warp; h < TALL; h += WARPS) {
         float most = -INFINITY, sum = 0;
 
-        for (int i = 0; h < heads && i < GANG; i++) {
-            float m = *gang.map_shared_rank(&most_of[h], i);
-
-            most = m > most ? m : most;
-        }
+#pragma unroll
+        for (int i = 0; i < GANG; i++)
+            most = h < heads && most_of[i][h] > most ? most_of[i][h] : most;
         for (int j = lane; j < keys; j += CUDA_WARP) {
             float e = h < heads && j < mine ? expf(logit[h * ld + j] - most) : 0;
 
@@ -299,26 +375,30 @@ __global__ static void __launch_bounds__(THREADS, 2) attend_gang(struct attend_a
             logit[h * ld + j] = rounded(e, a.round);
         }
         sum = warp_sum(sum);
-        if (lane == 0)
-            sum_of[h] = rank == 0 && h < heads ? sum + expf(a.sink[h0 + h] - most) : sum;
+        if (rank == 0 && h < heads)
+            sum += expf(a.sink[h0 + h] - most);
+        if (lane < GANG)
+            *gang.map_shared_rank(&sum_of[rank][h], lane) = sum;
     }
     __syncthreads();
     gang_values<DIM>(logit, key, keys);
     gang.sync();
     for (int i = t; i < heads * (DIM / GANG / 4); i += THREADS) {
         int h = i / (DIM / GANG / 4), c = rank * (DIM / GANG) + i % (DIM / GANG / 4) * 4;
-        float4 sum = make_float4(0, 0, 0, 0);
+        float4 part[GANG], sum = make_float4(0, 0, 0, 0);
         float total = 0;
 
-        for (int g = 0; g < GANG; g++) {
-            float4 o =
+#pragma unroll
+        for (int g = 0; g < GANG; g++)
+            part[g] =
                 *(const float4 *)(gang.map_shared_rank((float *)key, g) + h * (DIM + PAD) + c);
-
-            sum.x += o.x;
-            sum.y += o.y;
-            sum.z += o.z;
-            sum.w += o.w;
-            total += *gang.map_shared_rank(&sum_of[h], g);
+#pragma unroll
+        for (int g = 0; g < GANG; g++) {
+            sum.x += part[g].x;
+            sum.y += part[g].y;
+            sum.z += part[g].z;
+            sum.w += part[g].w;
+            total += sum_of[g][h];
         }
         sum = make_float4(rounded(sum.x / total, a.round), rounded(sum.y / total, a.round),
                           rounded(sum.z / total, a.round), rounded(sum.w / total, a.round));
@@ -347,7 +427,7 @@ bool attend_by_gang(struct queue *q, const struct attend_args *a, int keys)
 {
     const struct cuda_device *d = (const struct cuda_device *)q->dev;
     int room = (keys + GANG * 16 - 1) / (GANG * 16) * 16;
-    size_t shared = key_bytes(a->dim, room) + 2 * sizeof(float) * TALL * (size_t)(room + PAD);
+    size_t shared = key_bytes(a->dim, room) + head_bytes(a->dim, room);
 
     if (!d->gangs || a->win.codec != CODEC_QW || (a->more.base && a->more.codec != CODEC_QC) ||
         !aligned(a->win, a->dim == 512 ? 16 : 4) || (a->more.base && !aligned(a->more, 4)) ||

@@ -178,8 +178,9 @@ __global__ static void __launch_bounds__(THREADS) score_keys(const __grid_consta
                    h * 8 + lane / 4 < a.heads, q[h]);
     for (int i = (int)threadIdx.x; i < DIGITS; i += THREADS)
         count[i] = 0;
-    if ((int)threadIdx.x < a.heads)
-        wt[threadIdx.x] = a.wt[(size_t)r * (size_t)a.heads + threadIdx.x];
+    if ((int)threadIdx.x < HEADS_MAX)
+        wt[threadIdx.x] =
+            (int)threadIdx.x < a.heads ? a.wt[(size_t)r * (size_t)a.heads + threadIdx.x] : 0;
     __syncthreads();
     for (int first = ((int)blockIdx.x * WARPS + warp) * LOT; first < f.size;
          first += (int)gridDim.x * WARPS * LOT) {
@@ -187,7 +188,8 @@ __global__ static void __launch_bounds__(THREADS) score_keys(const __grid_consta
 
         lot_scores<TILES>(a, f, slot, first, q, hits[warp]);
         __syncwarp();
-        for (int h = 0; h < a.heads; h++)
+#pragma unroll
+        for (int h = 0; h < TILES * 8; h++) // behind the last head come zeros
             sum += wt[h] * hit[h];
         if (first + lane < f.size) {
             uint32_t w = order_word(a.scale * sum);
@@ -209,15 +211,49 @@ __device__ static int taken_of(const struct select_args &a, const struct field &
     return f.n <= a.topk ? 0 : a.topk < f.size ? a.topk : f.size;
 }
 
-// The digit that the bound lies in, and how many are still to be found inside it.
-__device__ static void digit_find(const uint32_t *count, int left, struct order_count *n)
+// The digit that the bound lies in, and how many are still to be found inside it: a thread RUN digits.
+// All of a block's threads.
+struct digit_at {
+    uint32_t digit;
+    int left;
+};
+
+__device__ static struct digit_at digit_find(const uint32_t *count, int left)
 {
-    for (int i = (int)threadIdx.x; i < DIGITS; i += (int)blockDim.x)
-        n->bin[i] = (int)__ldcg(count + i);
+    constexpr int RUN = DIGITS / PICK_THREADS;
+    __shared__ int warp_sum[PICK_THREADS / CUDA_WARP];
+    __shared__ struct digit_at found;
+    int t = (int)threadIdx.x, lane = t % CUDA_WARP, own[RUN], sum = 0, upto;
+
+#pragma unroll
+    for (int i = 0; i < RUN; i++) {
+        own[i] = (int)__ldcg(count + t * RUN + i);
+        sum += own[i];
+    }
+    upto = sum;
+    for (int step = 1; step < CUDA_WARP; step *= 2) {
+        int o = __shfl_up_sync(FULL_MASK, upto, step);
+
+        upto += lane >= step ? o : 0;
+    }
+    if (lane == CUDA_WARP - 1)
+        warp_sum[t / CUDA_WARP] = upto;
     __syncthreads();
-    if (threadIdx.x < CUDA_WARP)
-        count_find(n, left);
+    for (int w = 0; w < t / CUDA_WARP; w++)
+        upto += warp_sum[w];
+    if (upto - sum < left && left <= upto) {
+        left -= upto - sum;
+        found.digit = (uint32_t)(t * RUN);
+#pragma unroll
+        for (int i = 0; i < RUN - 1; i++)
+            if (found.digit == (uint32_t)(t * RUN + i) && left > own[i]) {
+                left -= own[i];
+                found.digit++;
+            }
+        found.left = left;
+    }
     __syncthreads();
+    return found;
 }
 
 __global__ static void __launch_bounds__(PICK_THREADS)
@@ -225,7 +261,6 @@ __global__ static void __launch_bounds__(PICK_THREADS)
 {
     dependency_wait();
     __shared__ struct field f;
-    __shared__ struct order_count n;
     __shared__ uint32_t count[DIGITS];
     const struct select_args &a = x.a;
     int r = x.row0 + (int)blockIdx.y, k;
@@ -238,8 +273,7 @@ __global__ static void __launch_bounds__(PICK_THREADS)
         return;
     for (int i = (int)threadIdx.x; i < DIGITS; i += PICK_THREADS)
         count[i] = 0;
-    digit_find(x.count[blockIdx.y].first, k, &n);
-    digit = (uint32_t)n.digit;
+    digit = digit_find(x.count[blockIdx.y].first, k).digit; // and a barrier for count
     for (int i = (int)(blockIdx.x * PICK_THREADS + threadIdx.x); i < f.size;
          i += (int)gridDim.x * PICK_THREADS) {
         uint32_t w = __ldcg(word + i);
@@ -300,7 +334,7 @@ __global__ static void __launch_bounds__(PICK_THREADS)
     const struct select_args &a = x.a;
     struct index_count *count = &x.count[blockIdx.y];
     struct index_lists list = lists_of(x, (int)blockIdx.y);
-    int r = x.row0 + (int)blockIdx.y, k, left, sure, room;
+    int r = x.row0 + (int)blockIdx.y, k, sure, room;
     const uint32_t *word = (const uint32_t *)a.scratch + (size_t)blockIdx.y * (size_t)a.keys.cap;
     int32_t *sel = a.sel + (size_t)r * (size_t)a.topk;
     uint32_t bound = 0;
@@ -312,13 +346,11 @@ __global__ static void __launch_bounds__(PICK_THREADS)
             for (int i = (int)threadIdx.x; i < a.topk; i += PICK_THREADS)
                 sel[i] = i < (k ? k : m.f.n) ? (k ? entry_of(m.f, i) : i) : -1;
     } else {
-        digit_find(count->first, k, &m.n);
-        bound = (uint32_t)m.n.digit << 11;
-        left = m.n.left;
+        struct digit_at first = digit_find(count->first, k), second;
+
         __syncthreads();
-        digit_find(count->second, left, &m.n);
-        bound |= (uint32_t)m.n.digit;
-        left = m.n.left;
+        second = digit_find(count->second, first.left);
+        bound = first.digit << DIGIT_BITS | second.digit;
         for (int i = (int)(blockIdx.x * PICK_THREADS + threadIdx.x); i < m.f.size;
              i += (int)gridDim.x * PICK_THREADS) {
             uint32_t w = __ldcg(word + i);

@@ -80,42 +80,54 @@ __device__ static void mix_sums(const struct mix_weights &w, const float *x, flo
         *(float4 *)(to + MAT_TILE + lane * 4) = second;
 }
 
-// Rows to one by softmax, then columns and rows in turn, as hyper.cu has it; one thread. Quotients are
-// products with a reciprocal: what they are off by goes with the next division.
+__device__ static inline float inverse(float x)
+{
+    float y;
+
+    asm("rcp.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+// Rows to one by softmax, then columns and rows in turn, as hyper.cu has it; one thread. What the rows
+// and columns have been divided by so far stands beside the matrix; an inverse that is an ulp off goes
+// with the next division.
 __device__ static void sinkhorn(float (&c)[STREAMS][STREAMS], int iters, float eps)
 {
+    float row[STREAMS], col[STREAMS];
+
 #pragma unroll
     for (int j = 0; j < STREAMS; j++) {
         float most = fmaxf(fmaxf(c[j][0], c[j][1]), fmaxf(c[j][2], c[j][3])), sum = 0;
 
 #pragma unroll
-        for (int k = 0; k < STREAMS; k++) {
-            // fmaxf drops a NaN, the difference keeps it
+        for (int k = 0; k < STREAMS; k++) { // fmaxf drops a NaN, the difference keeps it
             c[j][k] = expf(c[j][k] - most);
             sum += c[j][k];
         }
+        row[j] = col[j] = 1;
 #pragma unroll
         for (int k = 0; k < STREAMS; k++)
             c[j][k] = c[j][k] / sum + eps;
     }
     for (int i = 0; i < iters; i++) {
 #pragma unroll
-        for (int j = 0; j < STREAMS; j++) {
-            float by = i > 0 ? __frcp_rn(((c[j][0] + c[j][1]) + c[j][2]) + c[j][3] + eps) : 1;
-
+        for (int j = 0; i > 0 && j < STREAMS; j++)
+            row[j] *= inverse(fmaf(row[j],
+                                   fmaf(c[j][0], col[0], c[j][1] * col[1]) +
+                                       fmaf(c[j][2], col[2], c[j][3] * col[3]),
+                                   eps));
 #pragma unroll
-            for (int k = 0; k < STREAMS; k++)
-                c[j][k] *= by;
-        }
-#pragma unroll
-        for (int k = 0; k < STREAMS; k++) {
-            float by = __frcp_rn(((c[0][k] + c[1][k]) + c[2][k]) + c[3][k] + eps);
-
-#pragma unroll
-            for (int j = 0; j < STREAMS; j++)
-                c[j][k] *= by;
-        }
+        for (int k = 0; k < STREAMS; k++)
+            col[k] *= inverse(fmaf(col[k],
+                                   fmaf(c[0][k], row[0], c[1][k] * row[1]) +
+                                       fmaf(c[2][k], row[2], c[3][k] * row[3]),
+                                   eps));
     }
+#pragma unroll
+    for (int j = 0; j < STREAMS; j++)
+#pragma unroll
+        for (int k = 0; k < STREAMS; k++)
+            c[j][k] *= row[j] * col[k];
 }
 
 // Warp 0, a lane a row: the mixes from their sums m.
@@ -140,10 +152,35 @@ __device__ static void mix_end(const struct hc_site_args &a, size_t row, const f
         a.to_comb[row * STREAMS * STREAMS + (size_t)i] = c[i / STREAMS][i % STREAMS];
 }
 
+// What a row's streams are mixed by: post, comb of the sublayer before, and pre.
+struct coefficients {
+    float post[STREAMS], comb[STREAMS * STREAMS], pre[STREAMS];
+};
+
+__device__ static void coefficients_load(const struct hc_site_args &a, int r0, int rows,
+                                         struct coefficients *c)
+{
+    constexpr int N = sizeof(*c) / sizeof(float);
+
+    for (int i = (int)threadIdx.x; i < rows * N; i += THREADS) {
+        size_t row = (size_t)(r0 + i / N);
+        int at = i % N;
+        float v = at == N - STREAMS; // no mix yet: the first stream
+
+        if (at < STREAMS)
+            v = a.y ? a.post[row * STREAMS + (size_t)at] : 0;
+        else if (at < STREAMS + STREAMS * STREAMS)
+            v = a.y ? a.comb[row * STREAMS * STREAMS + (size_t)(at - STREAMS)] : 0;
+        else if (a.pre)
+            v = a.pre[row * STREAMS + (size_t)(at - STREAMS - STREAMS * STREAMS)];
+        ((float *)&c[i / N])[at] = v;
+    }
+}
+
 // The streams of `rows` rows after the sublayer, into shared memory and, where they changed, back. A
 // thread a column of a stream; all have read before one writes.
 __device__ static void streams_take(const struct hc_site_args &a, int r0, int rows, int c0,
-                                    float (*x)[STREAMS][COLS])
+                                    const struct coefficients *by, float (*x)[STREAMS][COLS])
 {
     int k = (int)threadIdx.x / COLS, c = (int)threadIdx.x % COLS;
     size_t dim = (size_t)a.dim, at = (size_t)r0 * STREAMS * dim + (size_t)(c0 + c);
@@ -161,7 +198,6 @@ __device__ static void streams_take(const struct hc_site_args &a, int r0, int ro
     __syncthreads();
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
-        const float *comb = a.comb + (size_t)(r0 + r) * STREAMS * STREAMS;
         float sum, mixed = 0, out = in[r][0];
 
         if (r >= rows)
@@ -170,10 +206,10 @@ __device__ static void streams_take(const struct hc_site_args &a, int r0, int ro
         for (int j = 1; j < STREAMS; j++)
             out = k == j ? in[r][j] : out;
         if (a.y) {
-            sum = a.post[(size_t)(r0 + r) * STREAMS + (size_t)k] * y[r];
+            sum = by[r].post[k] * y[r];
 #pragma unroll
             for (int j = 0; j < STREAMS; j++)
-                mixed += comb[j * STREAMS + k] * in[r][j];
+                mixed += by[r].comb[j * STREAMS + k] * in[r][j];
             out = rounded(sum + mixed, a.round);
             a.x[at + (size_t)(r * STREAMS + k) * dim] = out;
         }
@@ -208,6 +244,40 @@ __device__ static void shares_add(const float *share, int r0, int rows, int bloc
     __syncthreads();
 }
 
+#define AHEAD 6 // loads of a thread in flight
+
+// n of the rows from h, by `threads` threads of which this is number t.
+__device__ static void norm_rows(const struct hc_site_args &a, const float *h, int r0, int rows,
+                                 const float (*sum)[LINE], int t, int threads)
+{
+    int pieces = a.dim / 4;
+    float4 v[AHEAD], s[AHEAD];
+
+    for (int i0 = t; i0 < rows * pieces; i0 += AHEAD * threads) {
+#pragma unroll
+        for (int i = 0; i < AHEAD; i++) {
+            int at = i0 + i * threads;
+
+            if (at < rows * pieces) {
+                v[i] = __ldcg((const float4 *)(h + (size_t)r0 * (size_t)a.dim) + at);
+                s[i] = ((const float4 *)a.w)[at % pieces];
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < AHEAD; i++) {
+            int at = i0 + i * threads;
+            float by;
+
+            if (at >= rows * pieces)
+                break;
+            by = 1.0f / sqrtf(sum[at / pieces][SUM_H] / (float)a.dim + a.eps);
+            ((float4 *)(a.n + (size_t)r0 * (size_t)a.dim))[at] = make_float4(
+                rounded(v[i].x * by * s[i].x, a.round), rounded(v[i].y * by * s[i].y, a.round),
+                rounded(v[i].z * by * s[i].z, a.round), rounded(v[i].w * by * s[i].w, a.round));
+        }
+    }
+}
+
 // Bound by the bytes of fn and by the steps behind each other.
 template <enum dtype D, bool MIX>
 __global__ static void __launch_bounds__(THREADS, 2)
@@ -215,6 +285,7 @@ __global__ static void __launch_bounds__(THREADS, 2)
 {
     __shared__ __align__(16) float part[ROWS][WARPS][LINE];
     __shared__ float x[ROWS][STREAMS][COLS], sum[ROWS][LINE];
+    __shared__ struct coefficients by[ROWS];
     int t = (int)threadIdx.x, lane = t % CUDA_WARP, warp = t / CUDA_WARP;
     int c0 = (int)blockIdx.x * COLS, r0 = (int)blockIdx.y * ROWS, blocks = (int)gridDim.x;
     int rows = a.rows - r0 < ROWS ? a.rows - r0 : ROWS, row = t / COLS, c = t % COLS;
@@ -224,16 +295,17 @@ __global__ static void __launch_bounds__(THREADS, 2)
     if (MIX)
         mix_load<D>(fn, warp / 2 * a.dim + c0 + warp % 2 * CUDA_WARP, &w);
     dependency_wait();
-    streams_take(a, r0, rows, c0, x);
+    coefficients_load(a, r0, rows, by);
+    streams_take(a, r0, rows, c0, by, x);
     for (int r = 0; MIX && r < rows; r++)
         mix_sums(w, &x[r][warp / 2][warp % 2 * CUDA_WARP], part[r][warp]);
     if (row < rows) {
+#pragma unroll
         for (int i = 0; i < STREAMS; i++) {
             float v = x[row][i][c];
 
             square = fmaf(v, v, square);
-            if (a.pre)
-                input += a.pre[(size_t)(r0 + row) * STREAMS + (size_t)i] * v;
+            input += by[row].pre[i] * v;
         }
         input = rounded(a.pre ? input : x[row][0][c], a.round);
         h[(size_t)(r0 + row) * (size_t)a.dim + (size_t)(c0 + c)] = input;
@@ -262,20 +334,7 @@ __global__ static void __launch_bounds__(THREADS, 2)
             mix_end(a, (size_t)(r0 + lane), sum[lane]);
         return;
     }
-    for (int r = 0; r < rows; r++) {
-        float by = 1.0f / sqrtf(sum[r][SUM_H] / (float)a.dim + a.eps);
-        size_t at = (size_t)(r0 + r) * (size_t)a.dim;
-
-        for (int i = (t - (MIX ? CUDA_WARP : 0)) * 4; i < a.dim;
-             i += (THREADS - (MIX ? CUDA_WARP : 0)) * 4) {
-            float4 v = __ldcg((const float4 *)(h + at + (size_t)i));
-            float4 s = *(const float4 *)(a.w + i);
-
-            *(float4 *)(a.n + at + (size_t)i) =
-                make_float4(rounded(v.x * by * s.x, a.round), rounded(v.y * by * s.y, a.round),
-                            rounded(v.z * by * s.z, a.round), rounded(v.w * by * s.w, a.round));
-        }
-    }
+    norm_rows(a, h, r0, rows, sum, t - (MIX ? CUDA_WARP : 0), THREADS - (MIX ? CUDA_WARP : 0));
 }
 
 static bool site_whole(struct queue *q, const struct hc_site_args *a)

@@ -2,6 +2,7 @@
 #include "kernels/cuda/device.cuh"
 
 #define THREADS 256
+#define COLS (2 * THREADS) // of a block that embeds
 
 // A block a segment: its threads step through the rows.
 __global__ static void stage_segments(struct stage_args a)
@@ -26,7 +27,7 @@ extern "C" void cuda_stage(struct queue *q, const struct stage_args *a)
     queue_note(q, "stage");
 }
 
-// A block a row. Every block looks at all tokens, so that a bad one leaves all of y as it was; the
+// A block COLS columns of a row. Every block looks at all tokens, so that a bad one leaves all of y as it was; the
 // first block names the first bad row. Bound by the bytes of y.
 __global__ static void embed_rows(struct table t, const struct row_info *info, float *y, int rows,
                                   int copies, struct cuda_alarm alarm)
@@ -44,12 +45,13 @@ __global__ static void embed_rows(struct table t, const struct row_info *info, f
             atomicMin(&first_bad, r);
     __syncthreads();
     if (first_bad < rows) {
-        if (blockIdx.x == 0 && threadIdx.x == 0)
+        if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0)
             alarm_set(alarm, FAULT_TOKEN, info[first_bad].slot, first_bad, info[first_bad].pos,
                       info[first_bad].tok, t.rows);
         return;
     }
-    for (int c = threadIdx.x; c < t.cols; c += THREADS) {
+    for (int c = (int)(blockIdx.y * COLS + threadIdx.x);
+         c < t.cols && c < (int)(blockIdx.y + 1) * COLS; c += THREADS) {
         float v = stored_value(t.dtype, t.data, at + (size_t)c);
 
         for (int i = 0; i < copies; i++)
@@ -61,8 +63,8 @@ extern "C" void cuda_embed(struct queue *q, const struct embed_args *a)
 {
     if (queue_skips(q, a->rows))
         return;
-    launch(q, embed_rows, a->rows, THREADS, 0, *a->table, a->info, a->y, a->rows, a->copies,
-           cuda_queue(q)->alarm);
+    launch(q, embed_rows, dim3((unsigned)a->rows, blocks_for((size_t)a->table->cols, COLS)),
+           THREADS, 0, *a->table, a->info, a->y, a->rows, a->copies, cuda_queue(q)->alarm);
     queue_note(q, "embed");
 }
 

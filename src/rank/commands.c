@@ -59,8 +59,15 @@ static const struct command commands[] = {
         "replay every reply serially and alone.",
         OPT_CONFIG | OPT_PROMPTS | OPT_JSON | OPT_GROUP | OPT_BENCH, 0, 2 },
       cmd_bench },
+    { { "roofline", "PACK DEVICE KERNELS",
+        "Print what windows of a pack should take on a device: DEVICE is a file of "
+        "configs/devices, KERNELS the "
+        "figures of the kernels there.",
+        OPT_JSON, 3 },
+      cmd_roofline },
     { { "gate", "",
-        "Decode in every way there is, with drafts and without, alone and together, on one rank and "
+        "Decode in every way there is, with drafts and without, alone and together, on one rank "
+        "and "
         "several, and compare: exit code 1 if anything differs.",
         OPT_CONFIG | OPT_GATE | OPT_JSON | OPT_GROUP, 0 },
       cmd_gate },

@@ -24,6 +24,7 @@ int cmd_convert(struct options *o);
 int cmd_preflight(struct options *o);
 int cmd_config(struct options *o);
 int cmd_report(struct options *o);
+int cmd_roofline(struct options *o);
 int cmd_demo(struct options *o);
 int cmd_bench(struct options *o);
 int cmd_bench_device(struct options *o);    /* bench with --window, --kernels */

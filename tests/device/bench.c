@@ -217,6 +217,7 @@ static void run_select(struct bench *b)
                                             .dim = 128,
                                             .ratio = 1,
                                             .topk = 512,
+                                            .in = CODEC_QI,
                                             .scale = 0.02f });
 }
 
@@ -353,6 +354,8 @@ int bench_main(int argc, char **argv)
         measure(&b, run_route);
         b.info = rows_at(&b, 8192);
         b.s = &sel8;
+        b.b->op->requant(b.q, &(struct requant_args){
+                                  .x = b.x, .rows = 16 * 32, .cols = 128, .codec = CODEC_QI });
         measure(&b, run_select);
         b.s = &att;
         measure(&b, run_attend);

@@ -221,14 +221,17 @@ static void attend(struct lab *l)
         struct row_info *info;
         struct trial t;
         int32_t *sel;
+        float *q;
 
         trial_begin(&t, l, run_attend, s, LAB_ROWS,
                     "%d heads of %d, span %d topk %d mode %d round %d", s->heads, s->dim, s->span,
                     s->topk, s->mode, s->round);
         for (int r = 0; r < LAB_ROWS; r++)
             pos[r] = s->pos + r;
-        trial_in(&t, width * LAB_ROWS, 2);
+        q = trial_in(&t, width * LAB_ROWS, 2);
         t.buf[0].kind = s->dims ? BUF_SPENT : BUF_IN;
+        for (size_t k = 0; s->dims && s->round && k < width * LAB_ROWS; k++)
+            q[k] = bf16_round(q[k]); /* as a product leaves them */
         trial_in(&t, (size_t)s->heads, 3);
         stored_rows(&t, s->win, s->dim, cap, 2, cap, 2);
         stored_rows(&t, s->more, s->dim, s->topk * 2 + 1, 2, s->topk * 2, 2);

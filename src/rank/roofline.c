@@ -1,0 +1,287 @@
+/* roofline.c owns which ops a weight stands for, and the sum of their times. */
+#include "src/rank/roofline.h"
+
+#include "src/base/json.h"
+#include "src/base/log.h"
+#include "src/model/pack.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#define FILE_BYTES ((size_t)1 << 20)
+#define NESTING 64
+#define LANES 128.0 /* of a multiprocessor: instructions a clock, a warp's counted as 32 */
+
+static const char *const op_names[ROOF_OPS] = {
+    [ROOF_PRODUCT] = "product", [ROOF_EXPERTS] = "experts", [ROOF_SITE] = "site",
+    [ROOF_ROUTE] = "route",     [ROOF_ATTEND] = "attend",   [ROOF_KEEP] = "keep",
+    [ROOF_NORM] = "norm",       [ROOF_SELECT] = "select",   [ROOF_REST] = "rest"
+};
+
+/* What a weight stands for, by what its name contains; the first that fits. `also` are the ops behind its
+ * product. */
+static const struct {
+    const char *has, *title;
+    enum roof_op op;
+    enum roof_op also[4]; /* ends with ROOF_PRODUCT */
+} uses[] = {
+    { ".ffn.experts.", "experts", ROOF_EXPERTS, { ROOF_PRODUCT } },
+    { ".shared_experts.", "experts", ROOF_EXPERTS, { ROOF_PRODUCT } },
+    { ".ffn.gate.weight", "routers", ROOF_ROUTE, { ROOF_PRODUCT } },
+    { ".hc_attn_fn", "hyper-connections", ROOF_SITE, { ROOF_PRODUCT } },
+    { ".hc_ffn_fn", "hyper-connections", ROOF_SITE, { ROOF_PRODUCT } },
+    { ".compressor.wkv.", "compressors, indexers", ROOF_PRODUCT, { ROOF_NORM, ROOF_KEEP } },
+    { ".compressor.wgate.",
+      "compressors, indexers",
+      ROOF_PRODUCT,
+      { ROOF_KEEP, ROOF_KEEP, ROOF_REST } },
+    { ".indexer.wk.", "compressors, indexers", ROOF_PRODUCT, { ROOF_KEEP } },
+    { ".indexer.wq_b.",
+      "compressors, indexers",
+      ROOF_PRODUCT,
+      { ROOF_KEEP, ROOF_REST, ROOF_SELECT } },
+    { ".indexer.weights_proj.", "compressors, indexers", ROOF_PRODUCT, { ROOF_PRODUCT } },
+    { ".attn.wkv.weight", "attention products", ROOF_PRODUCT, { ROOF_KEEP, ROOF_ATTEND } },
+    { ".attn.wq_a.weight", "attention products", ROOF_PRODUCT, { ROOF_NORM } },
+    { ".attn.w", "attention products", ROOF_PRODUCT, { ROOF_PRODUCT } },
+    { ".engram.wkv.", "n-gram rows", ROOF_PRODUCT, { ROOF_REST, ROOF_REST, ROOF_REST, ROOF_REST } },
+    { "head.weight", "head", ROOF_PRODUCT, { ROOF_REST, ROOF_REST } },
+};
+
+#define USES (sizeof(uses) / sizeof(uses[0]))
+
+struct roof {
+    const struct roof_device *d;
+    const struct roof_kernels *k;
+    int rows;
+    struct roof_window *out;
+};
+
+/* ---- files --------------------------------------------------------------------------------------- */
+
+int roof_read_device(const char *path, struct roof_device *out)
+{
+    struct json *root;
+    const char *name;
+    int r = json_read(path, FILE_BYTES, NESTING, &root);
+
+    if (r < 0)
+        return r;
+    *out = (struct roof_device){ 0 };
+    r = json_str(root, "name", &name);
+    if (r == 0) {
+        snprintf(out->name, sizeof(out->name), "%s", name);
+        r = json_int(root, "sms", 1, 1 << 16, &out->sms);
+    }
+    if (r == 0)
+        r = json_f64(root, "clock_ghz", &out->clock_ghz);
+    if (r == 0)
+        r = json_f64(root, "read_gbps", &out->read_gbps);
+    if (r == 0)
+        r = json_opt_f64(root, "exchange_us", &out->exchange_us);
+    if (r == 0)
+        r = json_opt_f64(root, "pass_ms", &out->pass_ms);
+    for (int rows = 1; rows <= 16 && r == 0; rows++) {
+        char key[24];
+
+        snprintf(key, sizeof(key), "window_%d_ms", rows);
+        r = json_opt_f64(root, key, &out->window_ms[rows]);
+    }
+    if (r == 0 && (out->clock_ghz <= 0 || out->read_gbps <= 0))
+        r = fail(-EINVAL, "%s: clock_ghz and read_gbps want to be above 0", path);
+    json_close(root);
+    return r;
+}
+
+int roof_read_kernels(const char *path, struct roof_kernels *out)
+{
+    struct json *root;
+    int r = json_read(path, FILE_BYTES, NESTING, &root);
+
+    if (r < 0)
+        return r;
+    *out = (struct roof_kernels){ 0 };
+    r = json_f64(root, "clock_ghz", &out->clock_ghz);
+    if (r == 0)
+        r = json_f64(root, "instructions_a_weight", &out->instructions);
+    if (r == 0)
+        r = json_f64(root, "issue", &out->issue);
+    for (int op = 0; op < ROOF_OPS && r == 0; op++) {
+        char key[32];
+
+        snprintf(key, sizeof(key), "%s_us", op_names[op]);
+        r = json_f64(root, key, &out->step_us[op]);
+        snprintf(key, sizeof(key), "%s_row_us", op_names[op]);
+        if (r == 0)
+            r = json_f64(root, key, &out->row_us[op]);
+    }
+    if (r == 0 && (out->clock_ghz <= 0 || out->instructions <= 0 || out->issue <= 0))
+        r = fail(-EINVAL, "%s: clock_ghz, instructions_a_weight and issue want to be above 0",
+                 path);
+    json_close(root);
+    return r;
+}
+
+/* ---- one op -------------------------------------------------------------------------------------- */
+
+static struct roof_part *part_of(struct roof_window *w, const char *title)
+{
+    for (int i = 0; i < w->parts; i++)
+        if (strcmp(w->part[i].title, title) == 0)
+            return &w->part[i];
+    w->part[w->parts] = (struct roof_part){ .title = title };
+    return &w->part[w->parts++];
+}
+
+static double step(const struct roof *w, enum roof_op op)
+{
+    return (w->k->step_us[op] + w->k->row_us[op] * (w->rows - 1)) * w->k->clock_ghz /
+           w->d->clock_ghz;
+}
+
+static void add(struct roof *w, const char *title, enum roof_op op, double bytes, double weights)
+{
+    struct roof_part *p = part_of(w->out, title);
+    double rate = w->d->sms * LANES * w->d->clock_ghz * w->k->issue / w->k->instructions;
+    double us = fmax(bytes / w->d->read_gbps, weights / rate) / 1e3 + step(w, op);
+
+    p->calls++;
+    p->bytes += bytes;
+    p->weights += weights;
+    p->us += us;
+    w->out->us += us;
+    w->out->bytes += bytes;
+}
+
+static double decoded(const struct pack_item *i)
+{
+    return i->dtype == DTYPE_EXL3   ? (double)i->bytes * 16 / i->q.bits2
+           : i->dtype == DTYPE_FP8  ? (double)i->bytes
+           : i->dtype > DTYPE_COUNT ? (double)i->bytes * 2
+                                    : 0;
+}
+
+/* ---- the pack ------------------------------------------------------------------------------------ */
+
+struct shape {
+    int experts, chosen, draft_experts, draft_chosen, block;
+};
+
+static int read_shape(const struct pack *p, struct shape *s)
+{
+    const struct json *level[2] = { NULL, NULL };
+    struct json *root;
+    const char *text;
+    size_t bytes;
+    int r = pack_find_blob(p, "config.json", &text, &bytes);
+
+    if (r != 0)
+        return fail(-EINVAL, "roofline: no config.json in the pack");
+    r = json_parse(text, bytes, "config.json", NESTING, &root);
+    if (r < 0)
+        return r;
+    *s = (struct shape){
+        .experts = 1, .chosen = 1, .draft_experts = 1, .draft_chosen = 1, .block = 1
+    };
+    level[0] = root;
+    level[1] = json_get(root, "text_config");
+    for (int i = 0; i < 2 && level[i]; i++) {
+        (void)json_opt_int(level[i], "n_routed_experts", 1, 1 << 20, &s->experts);
+        (void)json_opt_int(level[i], "num_experts_per_tok", 1, 1 << 20, &s->chosen);
+        (void)json_opt_int(level[i], "dspark_n_routed_experts", 1, 1 << 20, &s->draft_experts);
+        (void)json_opt_int(level[i], "dspark_num_experts_per_tok", 1, 1 << 20, &s->draft_chosen);
+        (void)json_opt_int(level[i], "dspark_block_size", 1, 64, &s->block);
+    }
+    json_close(root);
+    return 0;
+}
+
+/* A layer's experts are one op: their weights follow each other in a pack. */
+struct group {
+    char layer[48];
+    double bytes, weights;
+};
+
+static void group_end(struct roof *w, struct group *g)
+{
+    if (g->layer[0])
+        add(w, "experts", ROOF_EXPERTS, g->bytes, g->weights);
+    g->layer[0] = 0;
+    g->bytes = g->weights = 0;
+}
+
+static void group_add(struct roof *w, struct group *g, const struct pack_item *i, double share)
+{
+    int n = (int)(strstr(i->name, ".ffn.") - i->name);
+
+    if (strncmp(g->layer, i->name, (size_t)n) != 0 || g->layer[n]) {
+        group_end(w, g);
+        snprintf(g->layer, sizeof(g->layer), "%.*s", n, i->name);
+    }
+    g->bytes += share * (double)i->bytes;
+    g->weights += share * decoded(i);
+}
+
+static void use(struct roof *w, struct group *g, const struct pack_item *i, double share)
+{
+    for (size_t u = 0; u < USES; u++) {
+        if (!strstr(i->name, uses[u].has))
+            continue;
+        if (uses[u].op == ROOF_EXPERTS) {
+            group_add(w, g, i, strstr(i->name, ".shared_experts.") ? 1 : share);
+            return;
+        }
+        add(w, uses[u].title, uses[u].op, (double)i->bytes, decoded(i));
+        for (int a = 0; a < 4 && uses[u].also[a] != ROOF_PRODUCT; a++)
+            add(w, uses[u].also[a] == ROOF_ATTEND ? "attention core" : "rows, norms, choices",
+                uses[u].also[a], 0, 0);
+        return;
+    }
+}
+
+int roof_window(const struct pack *p, const struct roof_device *d, const struct roof_kernels *k,
+                int rows, bool pass, struct roof_window *out)
+{
+    struct group g = { 0 };
+    struct pack_item i;
+    struct shape s;
+    struct roof w = { .d = d, .k = k, .rows = rows, .out = out };
+    double missed;
+    int r = read_shape(p, &s);
+
+    if (r < 0)
+        return r;
+    *out = (struct roof_window){ 0 };
+    w.rows = pass ? s.block : rows;
+    out->rows = w.rows;
+    missed =
+        pow(1 - (pass ? (double)s.draft_chosen / s.draft_experts : (double)s.chosen / s.experts),
+            w.rows);
+    for (size_t n = 0; pack_item(p, n, &i) == 0; n++) {
+        bool mine = strncmp(i.name, "mtp.", 4) == 0;
+
+        if (i.again || i.kind != WEIGHT_MAT)
+            continue;
+        if (mine == pass || (pass && strcmp(i.name, "head.weight") == 0))
+            use(&w, &g, &i, 1 - missed);
+    }
+    group_end(&w, &g);
+    return 0;
+}
+
+int roof_exchanges(const struct pack *p)
+{
+    struct pack_item i;
+    int n = 0;
+
+    for (size_t at = 0; pack_item(p, at, &i) == 0; at++)
+        if (!i.again && strncmp(i.name, "mtp.", 4) != 0)
+            n += strstr(i.name, ".attn.wo_b.weight") || strstr(i.name, ".ffn.gate.weight") ||
+                         strstr(i.name, ".engram.wkv.")
+                     ? 1
+                     : 0;
+    return n;
+}

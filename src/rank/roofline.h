@@ -1,0 +1,74 @@
+/* roofline - what a window should take on a device that is described by a few numbers.
+ *
+ *   product    max(bytes / read rate, decoded weights / decoding rate) + its step
+ *   other op   its bytes / read rate + its step
+ *   step       launch, latency, what lies behind each other: us at the clock it was measured at, and what a
+ *              further row adds; on another device in the ratio of the clocks
+ *
+ * A device is a file of configs/devices; figures of the kernels (steps, instructions a decoded weight) are in
+ * another file, measured with `tandem bench --kernels`.
+ */
+#ifndef TANDEM_RANK_ROOFLINE_H
+#define TANDEM_RANK_ROOFLINE_H
+
+#include <stdbool.h>
+
+struct pack;
+
+enum roof_op {
+    ROOF_PRODUCT,
+    ROOF_EXPERTS,
+    ROOF_SITE,
+    ROOF_ROUTE,
+    ROOF_ATTEND,
+    ROOF_KEEP,
+    ROOF_NORM,
+    ROOF_SELECT,
+    ROOF_REST,
+    ROOF_OPS
+};
+
+struct roof_device {
+    char name[32];
+    int sms;
+    double clock_ghz, read_gbps; /* of reads from memory */
+    double exchange_us;          /* of 5,120 values between two ranks */
+    double window_ms[17];        /* measured or published, by rows; 0: not known */
+    double pass_ms;
+};
+
+struct roof_kernels {
+    double clock_ghz;    /* of the device that was measured */
+    double instructions; /* a decoded weight */
+    double issue;        /* share of issue slots that a product uses at best */
+    double step_us[ROOF_OPS], row_us[ROOF_OPS];
+};
+
+/* One part of a window. */
+struct roof_part {
+    const char *title;
+    int calls;
+    double bytes, weights, us;
+};
+
+#define ROOF_PARTS 12
+
+struct roof_window {
+    int rows;
+    struct roof_part part[ROOF_PARTS];
+    int parts;
+    double us, bytes;
+};
+
+/* roof_read_device, roof_read_kernels - from a file.   errors   -EINVAL naming the key, those of json_read */
+int roof_read_device(const char *path, struct roof_device *out);
+int roof_read_kernels(const char *path, struct roof_kernels *out);
+
+/* roof_window - a window of so many rows, or with `pass` the drafter's pass of its block. */
+int roof_window(const struct pack *p, const struct roof_device *d, const struct roof_kernels *k,
+                int rows, bool pass, struct roof_window *out);
+
+/* roof_exchanges - sums over ranks in a window. */
+int roof_exchanges(const struct pack *p);
+
+#endif
