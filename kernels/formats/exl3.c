@@ -77,21 +77,31 @@ void exl3_rotate_out(float z[EXL3_BLOCK], const uint16_t svh[EXL3_BLOCK], const 
 }
 
 /* The first bit of every symbol is its lowest one. */
-static uint32_t ngram_symbol(const uint16_t *ring, int bits, int i)
+static inline uint32_t ngram_symbol(const uint16_t *ring, int bits, int i)
 {
-    int at = i * bits, off = at % 16;
-    uint32_t w = ring[at / 16];
+    unsigned at = (unsigned)(i * bits);
 
-    if (off + bits > 16)
-        w |= (uint32_t)ring[at / 16 + 1] << 16;
-    return w >> off & ((1u << bits) - 1);
+    return (ring[at / 16] | (uint32_t)ring[at / 16 + 1] << 16) >> (at % 16) & ((1u << bits) - 1);
+}
+
+/* f32_from_f16 without a branch, so that a loop of it becomes vectors. */
+static inline float f16_widen(uint32_t h)
+{
+    uint32_t a = h & 0x7fff, tiny = -(uint32_t)(a < 0x400), huge = -(uint32_t)(a >= 0x7c00);
+    uint32_t small = f32_bits((float)(int32_t)a * 0x1p-24f), normal = (a << 13) + (112u << 23);
+    uint32_t none = a << 13 | 0x7f800000u | (-(uint32_t)(a > 0x7c00) & 0x400000u);
+
+    return f32_from_bits((h & 0x8000) << 16 | (small & tiny) | (normal & ~tiny & ~huge) |
+                         (none & huge));
 }
 
 void ngram_row(const uint16_t *row, int bits, const uint16_t *bias, float out[NGRAM_COLS])
 {
-    const uint16_t *ring = row + 1;
+    uint16_t ring[NGRAM_COLS * NGRAM_BITS_MAX / 16 + 1] = { 0 };
     float scale = f32_from_f16(row[0]);
     uint32_t state = 0, x[NGRAM_COLS];
+
+    memcpy(ring, row + 1, NGRAM_COLS * (size_t)bits / 8);
 
     /* Symbol i is the lowest of state i; before the first one come the last ones. */
     for (int i = NGRAM_COLS - 16 / bits - 1; i < NGRAM_COLS; i++)
@@ -107,6 +117,6 @@ void ngram_row(const uint16_t *row, int bits, const uint16_t *bias, float out[NG
         v = (v & 0xff) + (v >> 8 & 0xff) + (v >> 16 & 0xff) + (v >> 24);
         v = f32_bits((float)((int32_t)v * 1774 - 905216) * 0x1p-18f);
         v = (v + 0xfff + (v >> 13 & 1)) & ~0x1fffu;
-        out[i] = f32_from_bits(v) * scale + f32_from_f16(bias[i]);
+        out[i] = f32_from_bits(v) * scale + f16_widen(bias[i]);
     }
 }

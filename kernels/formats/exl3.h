@@ -98,6 +98,7 @@ void exl3_rotate_in(const float *x, int n, const uint16_t suh[EXL3_BLOCK], enum 
 void exl3_rotate_out(float z[EXL3_BLOCK], const uint16_t svh[EXL3_BLOCK], const uint16_t *bias);
 
 #define NGRAM_COLS 160
+#define NGRAM_BITS_MAX 6
 
 /* ngram_row_words - uint16 words of a row of an n-gram table with this many bits a value: 4, 5, 6.
  */
