@@ -1,7 +1,5 @@
 # lib.sh - what the scripts that run on a device share. Sourced; $out is the folder for logs.
 
-failed=
-
 say() { echo "$*" | tee -a "$out/run.log"; }
 
 # begin_logs - empty ones
@@ -11,40 +9,43 @@ begin_logs()
     : >"$out/run.log" && : >"$out/all.log" && : >"$out/summary.json"
 }
 
-# part LIMIT NAME COMMAND...: log, time and exit code of one step; its last $TAIL lines are shown
+# part LIMIT NAME COMMAND...: log, time and exit code of one step; its last $TAIL lines are shown. Parts may run beside each
+# other. DEADLINE, in seconds since the epoch, cuts limits short; a part without time is left out, and has failed.
 part()
 {
     limit=$1 name=$2
     shift 2
     case " ${PARTS:-$name} " in *" $name "*) ;; *) return ;; esac
-    if [ -n "${DEADLINE:-}" ]; then
-        left=$((DEADLINE - $(date +%s)))
-        [ "$limit" -le "$left" ] || limit=$left
-        if [ "$limit" -lt 5 ]; then
-            say "$name: left out, there is no time for it"
-            failed="$failed $name"
-            return
-        fi
-    fi
-    start=$(date +%s.%N)
-    timeout -k 5 "$limit" "$@" >"$out/part.log" 2>&1
-    rc=$?
-    seconds=$(echo "$(date +%s.%N) $start" | awk '{ printf "%.1f", $1 - $2 }')
-    { echo "==== $name: $*"; cat "$out/part.log"; echo "==== $name: exit $rc after $seconds s"; } >>"$out/all.log"
-    grep -v '^r[0-9]* [^o]' "$out/part.log" | tail -n "${TAIL:-12}" | cut -c1-200 | sed "s/^/    /"
-    say "$name: exit $rc after $seconds s"
-    echo "{\"part\": \"$name\", \"exit\": $rc, \"seconds\": $seconds}" >>"$out/summary.json"
-    if [ $rc -eq 77 ]; then
-        say "$name: $(grep skipped "$out/part.log" | head -n 1)"
+    left=$((${DEADLINE:-$(date +%s) + limit} - $(date +%s)))
+    [ "$limit" -le "$left" ] || limit=$left
+    if [ "$limit" -lt 5 ]; then
+        say "$name: left out, there is no time for it"
+        echo "{\"part\": \"$name\", \"exit\": 124, \"seconds\": 0}" >>"$out/summary.json"
         return
     fi
-    [ $rc -eq 0 ] || failed="$failed $name"
+    start=$(date +%s.%N)
+    timeout -k 5 "$limit" "$@" >"$out/part.$name" 2>&1
+    rc=$?
+    seconds=$(echo "$(date +%s.%N) $start" | awk '{ printf "%.1f", $1 - $2 }')
+    {
+        echo "==== $name: $*"
+        cat "$out/part.$name"
+        echo "==== $name: exit $rc after $seconds s"
+    } >>"$out/all.log"
+    {
+        grep -v '^r[0-9]* [^o]' "$out/part.$name" | tail -n "${TAIL:-12}" | cut -c1-200 | sed "s/^/    /"
+        echo "$name: exit $rc after $seconds s"
+        [ $rc -ne 77 ] || grep skipped "$out/part.$name" | head -n 1
+    } | tee -a "$out/run.log"
+    echo "{\"part\": \"$name\", \"exit\": $rc, \"seconds\": $seconds}" >>"$out/summary.json"
+    rm -f "$out/part.$name"
 }
 
 # end_logs - the verdict, and its code
 end_logs()
 {
-    rm -f "$out/part.log"
+    failed=$(sed -n 's/.*"part": "\([^"]*\)", "exit": \([0-9]*\),.*/\1 \2/p' "$out/summary.json" |
+        awk '$2 != 0 && $2 != 77 { printf " %s", $1 }')
     say "device: ${failed:+FAILED:}${failed:-all parts passed}"
     [ -z "$failed" ]
 }
