@@ -43,7 +43,8 @@ static const size_t sizes[] = { 1 << 10, LAG_BYTES, 48 << 10, 160 << 10, 1 << 20
 struct rig {
     struct config cfg;
     struct group_hub *hub;
-    int threads; /* ranks of this process */
+    int threads;      /* ranks of this process */
+    const char *only; /* link; NULL: all */
     struct bare b;
     float *x;
     int64_t t[CALLS], wait[CALLS], enter[CALLS];
@@ -356,6 +357,8 @@ static void *run_rank(void *arg)
                    : strcmp(links[i], "rdma") == 0 ? rdma != 0
                                                    : true;
 
+        if (g->only && strcmp(links[i], g->only) != 0)
+            continue;
         if (can || strcmp(links[i], asked) == 0)
             g->code = over_link(g, links[i], &rdma);
         else if (strcmp(links[i], "rdma") == 0 && g->cfg.rank == 0)
@@ -370,7 +373,12 @@ int cmd_bench_transport(struct options *o)
     int threads = strcmp(c->link, "loop") == 0 ? c->ranks : 1, code = CODE_DONE, n = 0;
     struct rig *g = calloc((size_t)threads, sizeof(*g));
     struct group_hub *hub = NULL;
+    const struct link_ops *link;
 
+    if (o->only && link_find(o->only, &link) < 0) {
+        free(g);
+        return CODE_USAGE;
+    }
     if (!g || c->ranks < 2) {
         code = g ? exit_code_of(STEP_CONFIG, fail(-EINVAL, "bench: --transport wants ranks = 2"))
                  : CODE_RESOURCE;
@@ -384,6 +392,7 @@ int cmd_bench_transport(struct options *o)
         g[n].cfg.rank = threads > 1 ? n : c->rank;
         g[n].hub = hub;
         g[n].threads = threads;
+        g[n].only = o->only;
         if (pthread_create(&g[n].thread, NULL, run_rank, &g[n]) != 0) {
             /* those that have started wait for it no longer than they may */
             code = exit_code_of(STEP_DEVICE, fail(-EAGAIN, "bench: no thread"));

@@ -134,6 +134,7 @@ static const struct entry entries[] = {
       "measure nothing: print A.json and B.json side by side" },
     { "transport", ID_TRANSPORT, OPT_BENCH, NULL,
       "measure the link of the config: exchange and mailbox, no model" },
+    { "only", ID_ONLY, OPT_BENCH, "LINK", "with --transport: loop, shm, tcp or rdma alone" },
     { "meet", ID_MEET, OPT_MEET, NULL,
       "try the link with the other ranks, which do so at the same time: the largest message" },
     { "window", ID_WINDOW, OPT_BENCH, NULL,

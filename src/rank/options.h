@@ -27,7 +27,7 @@ enum option_group {
     OPT_TO = 1 << 14,
     OPT_AGAINST = 1 << 15, /* --against --prompts; a prompt may be missing then */
     OPT_GROUP = 1 << 16,   /* runs ranks: settings must fit together; --get asks for one of them */
-    OPT_BENCH = 1 << 17,   /* --compare --max-tokens --draft */
+    OPT_BENCH = 1 << 17,   /* --compare --transport --only --max-tokens --draft */
     OPT_MEET = 1 << 18,
     OPT_GATE = 1 << 20 /* --full --only --tokens --as-set, and --prompts of its own */
 };
@@ -74,7 +74,7 @@ struct options {
     const char *to, *against;
     const char *get, *prompts;
     bool full;
-    const char *only; /* names of gates; NULL: all */
+    const char *only; /* names of gates, or of a link; NULL: all */
     int gate_tokens;  /* the longest reply, 0: as the size has it */
     bool as_set;      /* numerics and ranks of the settings alone */
     const char *out;

@@ -100,6 +100,9 @@ for case in 'loop 3' 'shm 2'; do # what every link carries that can join the ran
             grep -c '^mailbox: there\|^mailbox: seen by rank 1\|ranks over' "$WORK/out")"
 done
 expect 78 'plan_form: want one of flag, imm, tcp' "${G[@]}" --set plan_form=pigeon --prompt a
+expect 0 '' "$TANDEM" bench --transport --only loop --set ranks=2
+same 'one link of them' 5 "$(grep -c ' + .* + ' "$WORK/out")"
+expect 64 'link pigeon: this build has' "$TANDEM" bench --transport --only pigeon --set ranks=2
 expect 78 'wants ranks' "$TANDEM" bench --transport --set ranks=1
 expect 64 'option --bogus' "${launch[@]}" "${pair_conf[@]}" "${BASE[@]}" generate --prompt a --bogus
 
