@@ -18,6 +18,7 @@
 #define DIRECT_THREADS 256 // that move pieces; a warp more watches the heads
 #define DIRECT_PIECE 8     // bytes that a line carries
 #define DIRECT_AHEAD 4     // lines that a thread asks for at once
+#define DIRECT_LOOKS 256   // looks at a word of the device's own between two at the host's
 #define DIRECT_ROUND                                                                               \
     ((size_t)2 << 20) // what a process shows to another is whole pages of the device
 
@@ -166,11 +167,16 @@ __device__ static void piece_copy(const struct parcel &p, int rank, size_t i, ui
 }
 
 // The lines of DIRECT_AHEAD pieces from one rank. False: the peer is poisoned.
+//
+// A look at the host's memory takes every warp most of a microsecond, one behind the other: a hundred warps that looked
+// after each POLLS kept a rank away for longer than it had waited, and next time the other one. So one thread of all
+// looks often (host), the others where it tells them.
 __device__ static bool lines_wait(const struct peer_view &v, const uint4 *at, const bool *due,
-                                  size_t step, int rank, uint32_t seq, uint64_t tag,
+                                  size_t step, int rank, uint32_t seq, uint64_t tag, bool host,
                                   uint2 d[DIRECT_AHEAD])
 {
     uint64_t since = 0;
+    int looks = 0;
 
     for (int polls = 1;; polls++) {
         uint64_t lo[DIRECT_AHEAD], hi[DIRECT_AHEAD];
@@ -188,8 +194,14 @@ __device__ static bool lines_wait(const struct peer_view &v, const uint4 *at, co
             }
         if (all)
             return true;
-        if (polls % POLLS == 0 && peer_over(v, rank, tag, 0, &since))
+        if (polls % POLLS != 0)
+            continue;
+        if (host || ++looks % DIRECT_LOOKS == 0) {
+            if (peer_over(v, rank, tag, 0, &since))
+                return false;
+        } else if (fresh_word(&v.count->poison)) {
             return false;
+        }
     }
 }
 
@@ -203,7 +215,8 @@ __device__ static void heads_compare(const struct peer_view &v, uint32_t seq, ui
         int r = (v.rank + i) % v.world;
         uint64_t got;
 
-        if (!lines_wait(v, direct_slot(v, v.rank, r, seq) + blockIdx.x, due, 0, r, seq, tag, d))
+        if (!lines_wait(v, direct_slot(v, v.rank, r, seq) + blockIdx.x, due, 0, r, seq, tag,
+                        blockIdx.x == 0, d))
             return;
         got = seq | (uint64_t)d[0].x << 32;
         if (got != tag)
@@ -221,10 +234,17 @@ __global__ static void __launch_bounds__(DIRECT_THREADS + CUDA_WARP)
     size_t bytes = parcel_bytes(p), pieces = (bytes + DIRECT_PIECE - 1) / DIRECT_PIECE;
     size_t first = (size_t)blockIdx.x * DIRECT_THREADS + threadIdx.x;
     bool watch = blockIdx.x == 0 && threadIdx.x == 0, head = threadIdx.x == DIRECT_THREADS;
-    uint64_t begun = watch ? device_ns() : 0, sent = 0, come = 0, tag;
+    uint64_t begun, sent = 0, come = 0, tag;
+    struct peer_sums sums;
 
+    // It comes in early where launches overlap, but lets nobody else in: who waits behind a wait for another rank would
+    // take places that this rank may need on a shared device.
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+    begun = watch ? device_ns() : 0;
     if (threadIdx.x >= DIRECT_THREADS)
         first = pieces;
+    if (watch)
+        sums = v.count->sums; // on its way while the values are
     uint2 mine = first < pieces ? piece_read<KIND>(p, first) : make_uint2(0, 0);
     uint32_t dead = fresh_word(&v.count->poison);
     uint32_t seq = fresh_word(&v.count->seq[blockIdx.x]) + 1;
@@ -253,7 +273,7 @@ __global__ static void __launch_bounds__(DIRECT_THREADS + CUDA_WARP)
             uint2 d[DIRECT_AHEAD];
 
             if (r != v.rank)
-                dead = !lines_wait(v, at, due, step, r, seq, tag, d);
+                dead = !lines_wait(v, at, due, step, r, seq, tag, false, d);
 #pragma unroll
             for (int k = 0; k < DIRECT_AHEAD; k++) {
                 if (!due[k])
@@ -278,19 +298,19 @@ __global__ static void __launch_bounds__(DIRECT_THREADS + CUDA_WARP)
     if (threadIdx.x == 0)
         v.count->seq[blockIdx.x] = seq;
     if (watch)
-        note_times(v, bytes, begun, sent, come);
+        note_times(v, &sums, bytes, begun, sent, come);
 }
 
-static void direct_launch(const struct peer_view *v, cudaStream_t s, const struct parcel *p)
+static void direct_launch(const struct peer_view *v, struct queue *q, const struct parcel *p)
 {
     constexpr int threads = DIRECT_THREADS + CUDA_WARP;
 
     if (p->in)
-        exchange_direct<DIRECT_GATHER><<<DIRECT_BLOCKS, threads, 0, s>>>(*v, *p);
+        launch(q, exchange_direct<DIRECT_GATHER>, DIRECT_BLOCKS, threads, 0, *v, *p);
     else if (p->wire == EXCHANGE_BF16)
-        exchange_direct<DIRECT_BF16><<<DIRECT_BLOCKS, threads, 0, s>>>(*v, *p);
+        launch(q, exchange_direct<DIRECT_BF16>, DIRECT_BLOCKS, threads, 0, *v, *p);
     else
-        exchange_direct<DIRECT_F32><<<DIRECT_BLOCKS, threads, 0, s>>>(*v, *p);
+        launch(q, exchange_direct<DIRECT_F32>, DIRECT_BLOCKS, threads, 0, *v, *p);
 }
 
 #endif

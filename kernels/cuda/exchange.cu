@@ -109,6 +109,7 @@ struct peer_count {
     uint32_t staged;          // blocks whose share of the running one lies in the outbox
     uint32_t gone;            // blocks that are done with the running one
     uint32_t poison;
+    uint64_t come[PEER_WORLD_MAX]; // tag of a relayed slot, once the first block has seen its flag
     struct peer_sums sums;
 };
 
@@ -248,16 +249,25 @@ __device__ static bool peer_over(const struct peer_view &v, int peer, uint64_t w
     return false;
 }
 
-// Wait for the flag of one peer; one thread. False: the peer is poisoned.
+// Wait for the flag of one peer; one thread. False: the peer is poisoned. The first block looks at the host's memory, of
+// which every look takes most of a microsecond, and tells the others.
 __device__ static bool peer_wait(const struct peer_view &v, int peer, uint32_t seq, uint64_t tag)
 {
-    const uint64_t *flag = v.flags[peer] + (seq & 1) * v.flag_words;
-    uint64_t since = 0, got;
+    uint64_t *told = &v.count->come[peer], since = 0, got;
+    const uint64_t *flag = blockIdx.x == 0 ? v.flags[peer] + (seq & 1) * v.flag_words : told;
 
     for (int polls = 1;; polls++) {
         got = flag_read(flag);
-        if (got == tag)
+        if (got == tag) {
+            if (blockIdx.x == 0)
+                flag_raise(told, tag);
             return true;
+        }
+        if (blockIdx.x != 0) {
+            if (polls % POLLS == 0 && fresh_word(&v.count->poison))
+                return false;
+            continue;
+        }
         if ((uint32_t)got == seq) {
             peer_fail(v, -EPROTO, peer, tag, got);
             return false;
@@ -317,11 +327,10 @@ __device__ static void send_share(const struct peer_view &v, const struct parcel
     }
 }
 
-// One thread, before the last block ends.
-__device__ static void note_times(const struct peer_view &v, size_t bytes, uint64_t begun,
-                                  uint64_t sent, uint64_t come)
+// One thread, before the last block ends; *s is what the sums were.
+__device__ static void note_times(const struct peer_view &v, struct peer_sums *s, size_t bytes,
+                                  uint64_t begun, uint64_t sent, uint64_t come)
 {
-    struct peer_sums *s = &v.count->sums;
     uint64_t wait = come - sent;
 
     s->exchanges++;
@@ -329,6 +338,7 @@ __device__ static void note_times(const struct peer_view &v, size_t bytes, uint6
     s->wait_ns += wait;
     s->wait_max_ns = wait > s->wait_max_ns ? wait : s->wait_max_ns;
     s->move_ns += sent - begun + (device_ns() - come);
+    v.count->sums = *s;
 }
 
 #include "kernels/cuda/direct.cuh"
@@ -373,8 +383,11 @@ __global__ static void exchange_relayed(struct peer_view v, struct parcel p)
     __syncthreads();
     if (threadIdx.x != 0)
         return;
-    if (blockIdx.x == 0)
-        note_times(v, units * UNIT, begun, sent, come);
+    if (blockIdx.x == 0) {
+        struct peer_sums sums = v.count->sums;
+
+        note_times(v, &sums, units * UNIT, begun, sent, come);
+    }
     if (atomicAdd(&v.count->gone, 1u) == gridDim.x - 1) {
         v.count->gone = 0;
         v.count->seq[0] = seq;
@@ -386,7 +399,7 @@ static void exchange_launch(struct peer *p, struct queue *q, const struct parcel
     unsigned blocks = blocks_for(bytes, BLOCK_BYTES);
 
     if (!p->v.outbox) {
-        direct_launch(&p->v, cuda_stream(q), a);
+        direct_launch(&p->v, q, a);
     } else {
         blocks = blocks < BLOCKS_MAX ? blocks : BLOCKS_MAX;
         exchange_relayed<<<blocks, THREADS, 0, cuda_stream(q)>>>(p->v, *a);

@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
 # kill_devices.sh FOLDER WORK SECONDS [REPETITIONS [AT_ONCE [DEVICE]]] - kills and stops either of two ranks on devices at
-# six points, over device memory, NCCL and a proxy; prints how long the other lived, and fails if one lived for more than
-# LIMIT_MS, ended with another code than 70, named another cause, or if device memory is still taken at the end.
+# six points, over device memory, NCCL and a proxy; prints when the other said why it ends, and when it was gone, and fails
+# if one said it after more than SAY_MS or was there for more than LIMIT_MS (the driver takes its time to end a process, and
+# longer when others come and go), ended with another code than 70, named another cause, or if device memory is still
+# taken at the end.
 #
 # FOLDER holds tandem and tandem_held. Cases run AT_ONCE at a time, in an order that has each of them once before any
 # twice, until SECONDS are over. With DEVICE both ranks share it.
@@ -12,7 +14,8 @@
 #             window has not begun
 
 set -u
-LIMIT_MS=3000
+SAY_MS=1500
+LIMIT_MS=4000
 PHASES=(idle prefill verify graph start shutdown)
 COMMS=${COMMS:-peer nccl link}
 
@@ -22,7 +25,7 @@ now_ms() { date +%s%3N; }
 one()
 {
     local folder=$1 work=$2 device=$3 deadline=$4 number=$5 comm=$6 victim=$7 signal=$8 phase=$9
-    local other=$((1 - victim)) holder=$7 place=$9 at=$2/$5 tokens=6000 r pid=(0 0) begin took code cause verdict=ok
+    local other=$((1 - victim)) holder=$7 place=$9 at=$2/$5 tokens=6000 r pid=(0 0) begin said took code cause verdict=ok
 
     [ "$(date +%s)" -lt "$deadline" ] || return 0
     mkdir -p "$at"
@@ -53,6 +56,10 @@ one()
     # nobody waits for ever
     (sleep 10 && kill -KILL "${pid[other]}") 2>/dev/null &
     local guard=$!
+    while ! grep -q 'error: group: ' "$at/err$other" && kill -0 "${pid[other]}" 2>/dev/null; do
+        sleep 0.01
+    done
+    said=$(($(now_ms) - begin))
     wait "${pid[other]}" 2>/dev/null
     code=$?
     took=$(($(now_ms) - begin))
@@ -63,14 +70,14 @@ one()
     if [ "$verdict" = ok ]; then
         if [ $code -ne 70 ]; then
             verdict="code $code"
-        elif [ $took -gt $LIMIT_MS ]; then
+        elif [ $said -gt $SAY_MS ] || [ $took -gt $LIMIT_MS ]; then
             verdict=late
         elif ! grep -q "error: group: $cause" "$at/err$other"; then
             verdict="another cause"
         fi
     fi
-    echo "$comm $victim $signal $phase $took $verdict" >>"$work/cases"
-    [ "$verdict" = ok ] || { echo "FAILED: $comm, rank $victim, $signal, $phase: $verdict after $took ms" &&
+    echo "$comm $victim $signal $phase $said $took $verdict" >>"$work/cases"
+    [ "$verdict" = ok ] || { echo "FAILED: $comm, rank $victim, $signal, $phase: $verdict, said $said ms, gone $took ms" &&
         tail -n 4 "$at/err0" "$at/err1"; } >>"$work/failures"
     rm -rf "$at"
 }
@@ -88,32 +95,34 @@ rm -rf "$work" && mkdir -p "$work" && work=$(realpath "$work") || exit 1
 used() { nvidia-smi --query-gpu=memory.used --format=csv,noheader,nounits | sort -n | tail -n 1; }
 before=$(used)
 deadline=$(($(date +%s) + seconds))
+# Every phase over every comm comes first, victims and signals in turn.
 number=0
 for _ in $(seq "$repetitions"); do
-    for comm in $COMMS; do
+    for turn in 0 1 2 3; do
         for phase in "${PHASES[@]}"; do
-            for signal in KILL STOP; do
-                for victim in 0 1; do
-                    number=$((number + 1))
-                    echo "$number $comm $victim $signal $phase"
-                done
+            for comm in $COMMS; do
+                kind=$(((number + turn) % 4))
+                number=$((number + 1))
+                echo "$number $comm $((kind % 2)) $([ $kind -lt 2 ] && echo KILL || echo STOP) $phase"
             done
         done
     done
-done | xargs -P "$at_once" -L 1 bash "$0" one "$folder" "$work" "$device" "$deadline"
+done | xargs -P "$at_once" -L 1 bash "$0" one "$folder" "$work" "$device" "$deadline" 2>/dev/null
 
-printf '%-6s %-5s %-6s' comm rank signal
-printf ' %16s' "${PHASES[@]}"
-printf '   median/longest ms, runs\n'
+# spread COMM PHASE SIGNAL - median and longest of both times, and how many
+spread()
+{
+    for column in 5 6; do
+        grep "^$1 . $3 $2 " "$work/cases" | sort -n -k $column |
+            awk -v c=$column '{ t[n++] = $c; bad += $7 != "ok" } END { if (n) printf " %d/%d", t[int(n / 2)], t[n - 1]; if (n && c == 6) printf " (%d%s)", n, bad ? "!" : "" }'
+    done
+}
+
+echo "said median/longest, gone median/longest, ms (cases)"
 for comm in $COMMS; do
-    for victim in 0 1; do
-        for signal in KILL STOP; do
-            printf '%-6s %-5s %-6s' "$comm" $victim $signal
-            for phase in "${PHASES[@]}"; do
-                printf ' %16s' "$(grep "^$comm $victim $signal $phase " "$work/cases" | sort -n -k 5 |
-                    awk '{ t[n++] = $5; bad += $6 != "ok" } END { if (n) printf "%d/%d, %d%s", t[int(n / 2)], t[n - 1], n, bad ? "!" : ""; else printf "-" }')"
-            done
-            printf '\n'
+    for signal in KILL STOP; do
+        for phase in "${PHASES[@]}"; do
+            echo "$comm $signal $phase:$(spread "$comm" "$phase" $signal)"
         done
     done
 done

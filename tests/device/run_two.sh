@@ -80,19 +80,28 @@ text()
 }
 
 # full - the shapes of the real model: twice the experts of the made-up rank, half their width on each device
-full()
+full_generate()
 {
     model=$out/full_model
     mkdir -p "$model" "$out/full"
-    cp models/synth-dsv41/*.json "$model/"
-    sed -i 's/"n_routed_experts": 192/"n_routed_experts": 384/' "$model/config.json"
+    sed 's/"n_routed_experts": 192/"n_routed_experts": 384/' models/synth-dsv41/config.json >"$model/config.json"
     # shellcheck disable=SC2086
-    ranks "$out/full/reply" "$tandem" generate --set "model=synth+exl3-v41:$model" --set "cache=$CACHE" --set backend=cuda \
+    ranks "$out/full/$1" "$tandem" generate --set "model=synth+exl3-v41:$model" --set "cache=$CACHE" --set backend=cuda \
         $place --set link=shm --set comm=peer --set context=1024 --set slots=1 --set depth=auto --set ignore_eos=on \
-        --set "log=$out/full" --max-tokens "${1:-100}" --prompt 'Once upon a time there was a king' --json
+        --prompt 'Once upon a time there was a king' --json --max-tokens "$2" --set "log=$3"
+}
+
+# A reply that the context has no room for: refused, but the packs are made.
+packs() { full_generate packs 5000 "" || true; }
+
+full()
+{
+    full_generate reply 80 "$out/full"
     code=$?
     tail -n 6 "$out/full/reply.log"
-    cp "$CACHE"/costs*.json "$CACHE"/*/costs*.json "$out/full/" 2>/dev/null
+    # shellcheck disable=SC2012
+    costs=$(ls -t "$CACHE"/costs*.json | head -n 1)
+    cp "$costs" "$out/full/costs.json" && cat "$out/full/costs.json"
     "$tandem" report "$out"/full/rank*.jsonl --out "$out/full/report.html"
     rm -f "$out/full/report.html"
     return $code
@@ -121,6 +130,7 @@ self="sh $0 $out $folder do"
 # shellcheck disable=SC2086
 {
     TAIL=40 part 20 look $self look
+    (TAIL=2 && part 100 packs $self packs) & # while others run
     TAIL=30 part 60 exchange "$folder/device_tests" exchange $devices
     TAIL=8 part 40 exchanges "$folder/device_tests" exchanges $devices "$out/exchange.json"
     TAIL=20 part 60 text $self text
@@ -128,12 +138,13 @@ self="sh $0 $out $folder do"
     for comm in $comms; do
         TAIL=16 part 50 gates_$comm $self gate_apart $comm
     done
-    TAIL=60 part 150 full $self full
+    wait
+    TAIL=60 part 90 full $self full
     TAIL=26 part 60 bench $self bench
     left=$((DEADLINE - $(date +%s) - 15))
     [ $left -lt 150 ] || left=150
     TAIL=20 part $((left + 15)) kill env COMMS="$comms" bash "$here/kill_devices.sh" "$folder" "$out/kill" $left 10 \
-        "${AT_ONCE:-8}" ${ONE:+0}
+        "${AT_ONCE:-3}" ${ONE:+0}
 }
 rm -rf "$out/kill"
 end_logs
