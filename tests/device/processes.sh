@@ -1,8 +1,8 @@
 #!/bin/sh
 # processes.sh TANDEM - ranks that are processes sharing one device: the device takes turns between them, and what one
-# waits for comes from the other through memory of the host. Exits with 77 where there is no device.
+# waits for comes from the other through memory of the host, or of the device. Exits with 77 where there is no device.
 #
-#   their text is that of two ranks in one process, over shared memory and TCP, eager and captured
+#   their text is that of two ranks in one process, over shared memory, TCP and device memory, eager and captured
 #   a rank that is killed ends the other within seconds, out of a kernel that waits for it
 set -u
 
@@ -37,17 +37,18 @@ n=0
 ids() { sed -n 's/.*"ids":\(\[[^]]*\]\).*/\1/p' "$1"; }
 
 ask "$work/want" --set link=loop --max-tokens 24 || { cat "$work/log"; echo "FAILED: two ranks in one process"; exit 1; }
-for link in shm tcp; do
+for way in 'shm link' 'tcp link' 'shm peer'; do
+    link=${way% *} comm=${way#* }
     for graphs in off on; do
         begin=$(date +%s.%N)
-        pair "$work/got" $link --max-tokens 24 --set graphs=$graphs
+        pair "$work/got" $link --max-tokens 24 --set graphs=$graphs --set comm=$comm
         rc=$?
         wait $other
         if [ $rc -ne 0 ] || [ -z "$(ids "$work/got")" ] || [ "$(ids "$work/got")" != "$(ids "$work/want")" ]; then
-            echo "FAILED: $link, graphs $graphs: exit $rc, $(ids "$work/got"), want $(ids "$work/want")"
+            echo "FAILED: $link, comm $comm, graphs $graphs: exit $rc, $(ids "$work/got"), want $(ids "$work/want")"
             failed=1
         else
-            echo "passed: $link, graphs $graphs: 24 tokens in $(echo "$(date +%s.%N) $begin" | awk '{ printf "%.1f", $1 - $2 }') s"
+            echo "passed: $link, comm $comm, graphs $graphs: 24 tokens in $(echo "$(date +%s.%N) $begin" | awk '{ printf "%.1f", $1 - $2 }') s"
         fi
     done
 done
