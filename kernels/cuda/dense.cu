@@ -10,6 +10,7 @@ template <int WARPS>
 __global__ static void norm_rows(const float *x, const float *w, float *y, int rows, int cols,
                                  float eps, enum round round)
 {
+    dependency_wait();
     __shared__ float part[WARPS];
     int in_block = (int)blockDim.x / (WARPS * CUDA_WARP);
     int row = (int)blockIdx.x * in_block + (int)threadIdx.x / (WARPS * CUDA_WARP);
@@ -33,12 +34,11 @@ extern "C" void cuda_rmsnorm(struct queue *q, const struct rmsnorm_args *a)
     if (queue_skips(q, a->rows))
         return;
     if (a->cols <= NORM_WARP_COLS)
-        norm_rows<1>
-            <<<blocks_for((size_t)a->rows, THREADS / CUDA_WARP), THREADS, 0, cuda_stream(q)>>>(
-                a->x, a->w, a->y, a->rows, a->cols, a->eps, a->round);
+        launch(q, norm_rows<1>, blocks_for((size_t)a->rows, THREADS / CUDA_WARP), THREADS, 0, a->x,
+               a->w, a->y, a->rows, a->cols, a->eps, a->round);
     else
-        norm_rows<8><<<a->rows, 8 * CUDA_WARP, 0, cuda_stream(q)>>>(a->x, a->w, a->y, a->rows,
-                                                                    a->cols, a->eps, a->round);
+        launch(q, norm_rows<8>, a->rows, 8 * CUDA_WARP, 0, a->x, a->w, a->y, a->rows, a->cols,
+               a->eps, a->round);
     queue_note(q, "rmsnorm");
 }
 
@@ -121,6 +121,7 @@ extern "C" void cuda_matmul(struct queue *q, const struct matmul_args *a)
 // A thread a value. Bound by bytes.
 __global__ static void add_values(const float *x, float *y, size_t n, enum round round)
 {
+    dependency_wait();
     size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x;
 
     if (i < n)
@@ -133,7 +134,7 @@ extern "C" void cuda_add(struct queue *q, const struct add_args *a)
 
     if (queue_skips(q, a->rows) || n == 0)
         return;
-    add_values<<<blocks_for(n, THREADS), THREADS, 0, cuda_stream(q)>>>(a->x, a->y, n, a->round);
+    launch(q, add_values, blocks_for(n, THREADS), THREADS, 0, a->x, a->y, n, a->round);
     queue_note(q, "add");
 }
 
@@ -141,6 +142,7 @@ extern "C" void cuda_add(struct queue *q, const struct add_args *a)
 __global__ static void swiglu_values(const float *gate, const float *up, float *y, size_t n,
                                      float limit, enum round round)
 {
+    dependency_wait();
     size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x;
 
     if (i < n)
@@ -153,7 +155,7 @@ extern "C" void cuda_swiglu(struct queue *q, const struct swiglu_args *a)
 
     if (queue_skips(q, a->rows) || n == 0)
         return;
-    swiglu_values<<<blocks_for(n, THREADS), THREADS, 0, cuda_stream(q)>>>(a->gate, a->up, a->y, n,
-                                                                          a->limit, a->round);
+    launch(q, swiglu_values, blocks_for(n, THREADS), THREADS, 0, a->gate, a->up, a->y, n, a->limit,
+           a->round);
     queue_note(q, "swiglu");
 }

@@ -152,13 +152,18 @@ __device__ static inline bool last_block(uint32_t *counter, unsigned blocks)
 {
     __shared__ bool last;
 
-    __threadfence();
     __syncthreads();
     if (threadIdx.x == 0) {
-        last = atomicAdd(counter, 1) == blocks - 1;
+        uint32_t before;
+
+        // releases what the block wrote, acquires what the others did
+        asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], 1;"
+                     : "=r"(before)
+                     : "l"(counter)
+                     : "memory");
+        last = before == blocks - 1;
         if (last)
             *counter = 0;
-        __threadfence();
     }
     __syncthreads();
     return last;

@@ -20,7 +20,7 @@
 #define GANG_TILES 4  // of 8 keys a warp has logits of, at most
 #define GANG_AHEAD 5  // pieces of 16 values a thread has on their way
 #define PAD 8         // values behind a row in shared memory, so that neighbours lie in other banks
-#define PAIRS_MAX 32       // that turn by position
+#define PAIRS_MAX 32  // that turn by position
 #define SHARED_STATIC 1408 // more than the kernel declares beside its dynamic memory
 
 // Keys of a block as bf16; the block's sums lie in the same place afterwards.
@@ -32,29 +32,37 @@ __host__ __device__ static size_t key_bytes(int dim, int keys)
     return key > out ? key : out;
 }
 
-// 16 values of a stored row from c on as bf16; `raw` holds their codes, `scale` their scale's byte.
+// 16 values of a stored row as bf16; `raw` holds their codes, `scale` their scale's byte.
 __device__ static inline void put_codes(enum codec codec, const uint32_t (&raw)[4], uint8_t scale,
                                         uint16_t *to)
 {
-    uint32_t out[8];
+    uint32_t out[8], by;
 
     if (codec == CODEC_QW) {
-        float by = f32_from_e8m0(scale);
-
+        by = scale_pair(scale);
 #pragma unroll
-        for (int i = 0; i < 8; i++) {
-            float2 f = e4m3_pair(raw[i / 2] >> (i % 2 * 16));
+        for (int i = 0; i < 4; i++) {
+            uint32_t even = bf16_times(e4m3_far(raw[i]), by);
+            uint32_t odd = bf16_times(e4m3_far(raw[i] >> 8), by);
 
-            out[i] = bf16_pair(f.x * by, f.y * by);
+            out[2 * i] = __byte_perm(even, odd, 0x5410);
+            out[2 * i + 1] = __byte_perm(even, odd, 0x7632);
         }
-    } else {
-        float by = f32_from_e4m3(scale);
+    } else { // an e4m3 scale, of which the encoder makes none but positive ones
+        by = e4m3_far(scale | (uint32_t)scale << 16);
+        by = scale == 0x7f ? 0x7fc07fc0u : by;
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            uint32_t v[4];
 
 #pragma unroll
-        for (int i = 0; i < 8; i++) {
-            float2 f = e2m1_pair(raw[i / 4] >> (i % 4 * 8));
-
-            out[i] = bf16_pair(f.x * by, f.y * by);
+            for (int j = 0; j < 4; j++)
+                v[j] = bf16_times(e2m1_far(raw[i] >> (4 * j)), by);
+#pragma unroll
+            for (int j = 0; j < 4; j += 2) { // v[j] has values j and j + 4
+                out[4 * i + j / 2] = __byte_perm(v[j], v[j + 1], 0x5410);
+                out[4 * i + j / 2 + 2] = __byte_perm(v[j], v[j + 1], 0x7632);
+            }
         }
     }
     ((uint4 *)to)[0] = make_uint4(out[0], out[1], out[2], out[3]);
@@ -81,11 +89,25 @@ struct gang_row {
     const int32_t *sel;
 };
 
-// Keys from .. from + keys - 1 of the row's list as bf16, zeros behind its end.
-template <int DIM>
-__device__ static void gang_load(const struct attend_args &a, const struct gang_row &w, int from,
-                                 int keys, uint16_t *key)
+// Which rows of their states keys from .. from + keys - 1 of the list are, -1 behind its end. A thread a
+// key.
+__device__ static inline void rows_find(const struct attend_args &a, const struct gang_row &w,
+                                        int from, int keys, int32_t *at)
 {
+    int t = (int)threadIdx.x, j = from + t;
+
+    if (t < keys)
+        at[t] = j >= w.n ? -1 : j < w.win ? (w.lo + j) % a.win.cap : w.sel[j - w.win] % a.more.cap;
+}
+
+// Those keys as bf16, zeros behind the end; the first `win` of them are rows of the window. A warp
+// a key, or several where rows are short.
+template <int DIM>
+__device__ static void gang_load(const struct attend_args &a, int slot, const int32_t *row_at,
+                                 int win, int keys, uint16_t *key)
+{
+    const unsigned char *near = a.win.base + (size_t)slot * a.win.slot_stride;
+    const unsigned char *far = a.more.base + (size_t)slot * a.more.slot_stride;
     constexpr int PIECES = DIM / 16, LD = DIM + PAD;
 
     for (int i0 = (int)threadIdx.x; i0 < keys * PIECES; i0 += GANG_AHEAD * THREADS) {
@@ -94,15 +116,16 @@ __device__ static void gang_load(const struct attend_args &a, const struct gang_
 
 #pragma unroll
         for (int i = 0; i < GANG_AHEAD; i++) {
-            int at = i0 + i * THREADS, j = from + at / PIECES, c = at % PIECES * 16;
+            int at = i0 + i * THREADS, j = at / PIECES, c = at % PIECES * 16;
+            int at_row = at < keys * PIECES ? row_at[j] : -1;
             const unsigned char *row;
 
             raw[i][0] = raw[i][1] = raw[i][2] = raw[i][3] = 0;
             scale[i] = 0;
-            if (at >= keys * PIECES || j >= w.n)
+            if (at_row < 0)
                 continue;
-            if (j < w.win) {
-                row = state_row(a.win, w.slot, w.lo + j);
+            if (j < win) {
+                row = near + (size_t)at_row * a.win.row_bytes;
                 scale[i] = row[DIM + c / 32];
                 if (DIM % 512 == 0) {
                     uint4 u = *(const uint4 *)(row + c);
@@ -117,7 +140,7 @@ __device__ static void gang_load(const struct attend_args &a, const struct gang_
                         raw[i][k] = ((const uint32_t *)(row + c))[k];
                 }
             } else {
-                row = state_row(a.more, w.slot, w.sel[j - w.win]);
+                row = far + (size_t)at_row * a.more.row_bytes;
                 scale[i] = row[DIM / 2 + c / 16];
                 raw[i][0] = ((const uint32_t *)(row + c / 2))[0];
                 raw[i][1] = ((const uint32_t *)(row + c / 2))[1];
@@ -125,11 +148,11 @@ __device__ static void gang_load(const struct attend_args &a, const struct gang_
         }
 #pragma unroll
         for (int i = 0; i < GANG_AHEAD; i++) {
-            int at = i0 + i * THREADS;
+            int at = i0 + i * THREADS, j = at / PIECES;
 
             if (at < keys * PIECES)
-                put_codes(from + at / PIECES < w.win ? CODEC_QW : CODEC_QC, raw[i], scale[i],
-                          key + at / PIECES * LD + at % PIECES * 16);
+                put_codes(j < win ? CODEC_QW : CODEC_QC, raw[i], scale[i],
+                          key + j * LD + at % PIECES * 16);
         }
     }
 }
@@ -326,8 +349,10 @@ __global__ static void __launch_bounds__(THREADS, 2) attend_gang(struct attend_a
     uint16_t *key = (uint16_t *)dynamic, *head_at = key + key_bytes(DIM, room) / sizeof(*key);
     float *logit = (float *)head_at;
     struct span s = window_of(a, row);
+    int32_t *row_at = (int32_t *)sum_of; // until sums come in
     bool more;
 
+    static_assert(sizeof(sum_of) >= GANG_KEYS * sizeof(*row_at), "a place for each key");
     if (t == 0)
         turn.begin = a.freq ? DIM - a.dims : DIM;
     for (int i = t; a.freq && i < a.dims / 2; i += THREADS)
@@ -342,8 +367,10 @@ __global__ static void __launch_bounds__(THREADS, 2) attend_gang(struct attend_a
     mine = mine < 0 ? 0 : mine < share ? mine : share;
     keys = (mine + 15) / 16 * 16;
     ld = keys + PAD;
+    rows_find(a, w, rank * share, keys, row_at);
     more = heads_put<DIM>(head, turn, a.round, head_at);
-    gang_load<DIM>(a, w, rank * share, keys, key);
+    __syncthreads();
+    gang_load<DIM>(a, w.slot, row_at, w.win - rank * share, keys, key);
     more = __syncthreads_or(more);
     gang_logits<DIM>(a.q + at, heads, turn, a.round, more, head_at, key, keys, logit);
     __syncthreads();

@@ -52,28 +52,6 @@ __device__ static struct index_lists lists_of(const struct indexing &x, int lot_
     return { (uint32_t *)(at + (size_t)x.a.keys.cap * sizeof(uint64_t)), (uint64_t *)at };
 }
 
-// Two codes of bits 0 .. 3 and 16 .. 19 as bf16, times 2^-126: subnormal codes are subnormal numbers.
-__device__ static inline uint32_t code_pair(uint32_t u)
-{
-    return (u & 0x00070007u) << 6 | (u & 0x00080008u) << 12;
-}
-
-__device__ static inline uint32_t bf16_times(uint32_t x, uint32_t y)
-{
-    uint32_t v;
-
-    asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(v) : "r"(x), "r"(y));
-    return v;
-}
-
-// An e8m0 scale as both halves of a pair: 2^(s - 127), 2^-127 is subnormal.
-__device__ static inline uint32_t scale_pair(uint32_t s)
-{
-    uint32_t h = s == 255 ? 0x7fc0u : s == 0 ? 0x0040u : s << 7;
-
-    return h | h << 16;
-}
-
 // The lane's right operands of eight heads: of each block of 32 values lane quarter t has values
 // 8 t .. 8 t + 7, the j-th with the (j + 4)-th.
 __device__ static inline void query_load(const float *q, bool is, uint32_t (&b)[STEPS][2])
@@ -131,8 +109,7 @@ __device__ static void lot_scores(const struct select_args &a, const struct fiel
 
 #pragma unroll
                 for (int j = 0; j < 4; j++)
-                    v[s][j] = bf16_times(
-                        bf16_times(code_pair(code[m][s][b] >> (4 * j)), 0x7e807e80u), by);
+                    v[s][j] = bf16_times(e2m1_far(code[m][s][b] >> (4 * j)), by);
             }
 #pragma unroll
             for (int k = 0; k < 2; k++) {
@@ -211,58 +188,15 @@ __device__ static int taken_of(const struct select_args &a, const struct field &
     return f.n <= a.topk ? 0 : a.topk < f.size ? a.topk : f.size;
 }
 
-// The digit that the bound lies in, and how many are still to be found inside it: a thread RUN digits.
-// All of a block's threads.
-struct digit_at {
-    uint32_t digit;
-    int left;
-};
-
-__device__ static struct digit_at digit_find(const uint32_t *count, int left)
-{
-    constexpr int RUN = DIGITS / PICK_THREADS;
-    __shared__ int warp_sum[PICK_THREADS / CUDA_WARP];
-    __shared__ struct digit_at found;
-    int t = (int)threadIdx.x, lane = t % CUDA_WARP, own[RUN], sum = 0, upto;
-
-#pragma unroll
-    for (int i = 0; i < RUN; i++) {
-        own[i] = (int)__ldcg(count + t * RUN + i);
-        sum += own[i];
-    }
-    upto = sum;
-    for (int step = 1; step < CUDA_WARP; step *= 2) {
-        int o = __shfl_up_sync(FULL_MASK, upto, step);
-
-        upto += lane >= step ? o : 0;
-    }
-    if (lane == CUDA_WARP - 1)
-        warp_sum[t / CUDA_WARP] = upto;
-    __syncthreads();
-    for (int w = 0; w < t / CUDA_WARP; w++)
-        upto += warp_sum[w];
-    if (upto - sum < left && left <= upto) {
-        left -= upto - sum;
-        found.digit = (uint32_t)(t * RUN);
-#pragma unroll
-        for (int i = 0; i < RUN - 1; i++)
-            if (found.digit == (uint32_t)(t * RUN + i) && left > own[i]) {
-                left -= own[i];
-                found.digit++;
-            }
-        found.left = left;
-    }
-    __syncthreads();
-    return found;
-}
-
 __global__ static void __launch_bounds__(PICK_THREADS)
     count_second(const __grid_constant__ indexing x)
 {
     dependency_wait();
     __shared__ struct field f;
+    __shared__ struct order_count n;
     __shared__ uint32_t count[DIGITS];
     const struct select_args &a = x.a;
+    const uint32_t *first = x.count[blockIdx.y].first;
     int r = x.row0 + (int)blockIdx.y, k;
     const uint32_t *word = (const uint32_t *)a.scratch + (size_t)blockIdx.y * (size_t)a.keys.cap;
     uint32_t digit;
@@ -273,7 +207,9 @@ __global__ static void __launch_bounds__(PICK_THREADS)
         return;
     for (int i = (int)threadIdx.x; i < DIGITS; i += PICK_THREADS)
         count[i] = 0;
-    digit = digit_find(x.count[blockIdx.y].first, k).digit; // and a barrier for count
+    digit_find(
+        k, [=](int d) { return (int)__ldcg(first + d); }, &n); // and a barrier for count
+    digit = (uint32_t)n.digit;
     for (int i = (int)(blockIdx.x * PICK_THREADS + threadIdx.x); i < f.size;
          i += (int)gridDim.x * PICK_THREADS) {
         uint32_t w = __ldcg(word + i);
@@ -334,7 +270,7 @@ __global__ static void __launch_bounds__(PICK_THREADS)
     const struct select_args &a = x.a;
     struct index_count *count = &x.count[blockIdx.y];
     struct index_lists list = lists_of(x, (int)blockIdx.y);
-    int r = x.row0 + (int)blockIdx.y, k, sure, room;
+    int r = x.row0 + (int)blockIdx.y, k, left, sure, room;
     const uint32_t *word = (const uint32_t *)a.scratch + (size_t)blockIdx.y * (size_t)a.keys.cap;
     int32_t *sel = a.sel + (size_t)r * (size_t)a.topk;
     uint32_t bound = 0;
@@ -346,11 +282,14 @@ __global__ static void __launch_bounds__(PICK_THREADS)
             for (int i = (int)threadIdx.x; i < a.topk; i += PICK_THREADS)
                 sel[i] = i < (k ? k : m.f.n) ? (k ? entry_of(m.f, i) : i) : -1;
     } else {
-        struct digit_at first = digit_find(count->first, k), second;
-
+        digit_find(
+            k, [=](int d) { return (int)__ldcg(count->first + d); }, &m.n);
+        bound = (uint32_t)m.n.digit << DIGIT_BITS;
+        left = m.n.left;
         __syncthreads();
-        second = digit_find(count->second, first.left);
-        bound = first.digit << DIGIT_BITS | second.digit;
+        digit_find(
+            left, [=](int d) { return (int)__ldcg(count->second + d); }, &m.n);
+        bound |= (uint32_t)m.n.digit;
         for (int i = (int)(blockIdx.x * PICK_THREADS + threadIdx.x); i < m.f.size;
              i += (int)gridDim.x * PICK_THREADS) {
             uint32_t w = __ldcg(word + i);

@@ -18,32 +18,34 @@ __device__ static inline uint32_t bf16_pair(float x, float y)
     return u;
 }
 
-__device__ static inline float2 f16_pair(uint32_t u)
+__device__ static inline uint32_t bf16_times(uint32_t x, uint32_t y)
 {
-    float2 f;
+    uint32_t v;
 
-    asm("{.reg .f16 lo, hi; mov.b32 {lo, hi}, %2; cvt.f32.f16 %0, lo; cvt.f32.f16 %1, hi;}"
-        : "=f"(f.x), "=f"(f.y)
-        : "r"(u));
-    return f;
+    asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(v) : "r"(x), "r"(y));
+    return v;
 }
 
-// The values of two codes, the first in the low bits.
-__device__ static inline float2 e4m3_pair(uint32_t codes)
+// Two e2m1 codes, in bits 0 .. 3 and 16 .. 19, as bf16: their bits are those of a number that is 2^126
+// too small, a subnormal code of a subnormal number.
+__device__ static inline uint32_t e2m1_far(uint32_t u)
 {
-    uint32_t u;
-
-    asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(u) : "h"((uint16_t)codes));
-    return f16_pair(u);
+    return bf16_times((u & 0x00070007u) << 6 | (u & 0x00080008u) << 12, 0x7e807e80u);
 }
 
-__device__ static inline float2 e2m1_pair(uint32_t codes)
+// Two e4m3 codes, in bits 0 .. 7 and 16 .. 23, as bf16: in the same way 2^120. The code of a NaN becomes
+// 480; a block that has one is marked by its scale.
+__device__ static inline uint32_t e4m3_far(uint32_t u)
 {
-    // high bytes of f16 0, 0.5, 1, 1.5 and 2, 3, 4, 6; their low bytes are zero
-    uint32_t high = __byte_perm(0x3e3c3800u, 0x46444240u, codes & 0x77u);
-    uint32_t sign = (codes & 0x8u) << 12 | (codes & 0x80u) << 24;
+    return bf16_times((u & 0x007f007fu) << 4 | (u & 0x00800080u) << 8, 0x7b807b80u);
+}
 
-    return f16_pair(__byte_perm(high, 0, 0x1404) | sign);
+// An e8m0 scale as both halves of a pair: 2^(s - 127), 2^-127 is subnormal.
+__device__ static inline uint32_t scale_pair(uint32_t s)
+{
+    uint32_t h = s == 255 ? 0x7fc0u : s == 0 ? 0x0040u : s << 7;
+
+    return h | h << 16;
 }
 
 // x and y as bf16, and what is left of them; a number that is none is whole in its first plane.

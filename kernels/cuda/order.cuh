@@ -43,37 +43,43 @@ __device__ static inline int key_id(uint64_t key)
 #define DIGITS (1 << DIGIT_BITS)
 
 struct order_count {
-    int bin[DIGITS];
+    int bin[DIGITS], warp[CUDA_WARP];
     int digit, left,
         here; // the digit found, what is still to find inside it, how many are inside it
 };
 
-// The first digit up to which `left` keys were counted; warp 0 of the block.
-__device__ static void count_find(struct order_count *n, int left)
+// The first digit up to which `left` were counted, load(d) says how many have digit d; a thread a run of
+// digits. All threads of the block call it, a power of two of them.
+template <typename L>
+__device__ static inline void digit_find(int left, L load, struct order_count *n)
 {
-    constexpr int RUN = DIGITS / CUDA_WARP;
-    int lane = (int)threadIdx.x, sum = 0, upto;
+    int run = DIGITS / (int)blockDim.x, t = (int)threadIdx.x, lane = t % CUDA_WARP, sum = 0, upto;
 
-    for (int i = 0; i < RUN; i++)
-        sum += n->bin[lane * RUN + i];
+    for (int i = 0; i < run; i++)
+        sum += load(t * run + i);
     upto = sum;
     for (int step = 1; step < CUDA_WARP; step *= 2) {
         int o = __shfl_up_sync(FULL_MASK, upto, step);
 
         upto += lane >= step ? o : 0;
     }
-    if (upto - sum >= left || upto < left)
-        return;
-    left -= upto - sum;
-    for (int d = lane * RUN;; d++) {
-        if (n->bin[d] >= left) {
-            n->digit = d;
-            n->left = left;
-            n->here = n->bin[d];
-            return;
+    if (lane == CUDA_WARP - 1)
+        n->warp[t / CUDA_WARP] = upto;
+    __syncthreads();
+    for (int w = 0; w < t / CUDA_WARP; w++)
+        upto += n->warp[w];
+    if (upto - sum < left && left <= upto) {
+        int d = t * run, here = load(d);
+
+        for (left -= upto - sum; here < left; here = load(d)) {
+            left -= here;
+            d++;
         }
-        left -= n->bin[d];
+        n->digit = d;
+        n->left = left;
+        n->here = here;
     }
+    __syncthreads();
 }
 
 // key_cut - a bound that exactly k of the keys load(0) .. load(n - 1) do not exceed; 1 <= k <= keys
@@ -98,9 +104,8 @@ __device__ static uint64_t key_cut(int n, int k, L load, struct order_count *cou
                 atomicAdd(&count->bin[key >> shift[d] & mask], 1);
         }
         __syncthreads();
-        if (threadIdx.x < CUDA_WARP)
-            count_find(count, k);
-        __syncthreads();
+        digit_find(
+            k, [=](int d) { return count->bin[d]; }, count);
         prefix |= (uint64_t)count->digit << shift[d];
         known |= mask << shift[d];
         k = count->left;

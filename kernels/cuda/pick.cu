@@ -106,6 +106,34 @@ __device__ static void rank_parts(const struct ranking &x, int row, struct ranki
     }
 }
 
+// The `kept` best of the part's keys, in any order, KEY_NONE behind them.
+__device__ static void keep_part(int kept, uint64_t *left, struct ranking_room &m)
+{
+    uint64_t cut = KEY_NONE - 1;
+    int n = 0;
+
+    for (int i = threadIdx.x; i < BEST_PART; i += BEST_THREADS)
+        n += m.key[i] != KEY_NONE;
+    if (threadIdx.x == 0)
+        m.taken = 0;
+    __syncthreads();
+    atomicAdd(&m.taken, n);
+    __syncthreads();
+    n = m.taken;
+    __syncthreads();
+    if (threadIdx.x == 0)
+        m.taken = 0;
+    if (n > kept)
+        cut = key_cut(
+            BEST_PART, kept, [&](int i) { return m.key[i]; }, &m.count);
+    __syncthreads();
+    for (int i = threadIdx.x; i < BEST_PART; i += BEST_THREADS)
+        if (m.key[i] <= cut)
+            left[atomicAdd(&m.taken, 1)] = m.key[i];
+    for (int i = n + (int)threadIdx.x; i < kept; i += BEST_THREADS)
+        left[i] = KEY_NONE;
+}
+
 // Blocks in x are parts of a row, in y rows. The block of a row that comes last ranks what is left.
 __global__ static void __launch_bounds__(BEST_THREADS)
     best_parts(const __grid_constant__ ranking x, int row0, uint32_t *tickets)
@@ -127,12 +155,13 @@ __global__ static void __launch_bounds__(BEST_THREADS)
         m.key[i] = k;
     }
     wrong = __syncthreads_or(wrong);
-    if (x.kept == 1)
+    if (x.kept == 1) {
         best = block_least(best, m.part);
-    else
-        key_sort(m.key, BEST_PART);
-    for (int i = threadIdx.x; i < x.kept; i += BEST_THREADS)
-        left[i] = x.kept == 1 ? best : m.key[i];
+        if (threadIdx.x == 0)
+            *left = best;
+    } else {
+        keep_part(x.kept, left, m);
+    }
     if (threadIdx.x == 0)
         x.bad[at] = wrong;
     if (last_block(&tickets[blockIdx.y], gridDim.x))

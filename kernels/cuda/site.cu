@@ -246,35 +246,44 @@ __device__ static void shares_add(const float *share, int r0, int rows, int bloc
 
 #define AHEAD 6 // loads of a thread in flight
 
-// n of the rows from h, by `threads` threads of which this is number t.
-__device__ static void norm_rows(const struct hc_site_args &a, const float *h, int r0, int rows,
-                                 const float (*sum)[LINE], int t, int threads)
+// Pieces i0, i0 + threads, .. of the rows' h and of their norm's weights, on their way.
+struct norm_pieces {
+    float4 h[AHEAD], w[AHEAD];
+};
+
+__device__ static inline void norm_fetch(const struct hc_site_args &a, const float *h, int r0,
+                                         int rows, int i0, int threads, struct norm_pieces *p)
 {
     int pieces = a.dim / 4;
-    float4 v[AHEAD], s[AHEAD];
 
-    for (int i0 = t; i0 < rows * pieces; i0 += AHEAD * threads) {
 #pragma unroll
-        for (int i = 0; i < AHEAD; i++) {
-            int at = i0 + i * threads;
+    for (int i = 0; i < AHEAD; i++) {
+        int at = i0 + i * threads;
 
-            if (at < rows * pieces) {
-                v[i] = __ldcg((const float4 *)(h + (size_t)r0 * (size_t)a.dim) + at);
-                s[i] = ((const float4 *)a.w)[at % pieces];
-            }
+        if (at < rows * pieces) {
+            p->h[i] = __ldcg((const float4 *)(h + (size_t)r0 * (size_t)a.dim) + at);
+            p->w[i] = ((const float4 *)a.w)[at % pieces];
         }
+    }
+}
+
+__device__ static inline void norm_put(const struct hc_site_args &a, int r0, int rows, int i0,
+                                       int threads, const float (*sum)[LINE],
+                                       const struct norm_pieces &p)
+{
+    int pieces = a.dim / 4;
+
 #pragma unroll
-        for (int i = 0; i < AHEAD; i++) {
-            int at = i0 + i * threads;
-            float by;
+    for (int i = 0; i < AHEAD; i++) {
+        int at = i0 + i * threads;
+        float by;
 
-            if (at >= rows * pieces)
-                break;
-            by = 1.0f / sqrtf(sum[at / pieces][SUM_H] / (float)a.dim + a.eps);
-            ((float4 *)(a.n + (size_t)r0 * (size_t)a.dim))[at] = make_float4(
-                rounded(v[i].x * by * s[i].x, a.round), rounded(v[i].y * by * s[i].y, a.round),
-                rounded(v[i].z * by * s[i].z, a.round), rounded(v[i].w * by * s[i].w, a.round));
-        }
+        if (at >= rows * pieces)
+            break;
+        by = 1.0f / sqrtf(sum[at / pieces][SUM_H] / (float)a.dim + a.eps);
+        ((float4 *)(a.n + (size_t)r0 * (size_t)a.dim))[at] = make_float4(
+            rounded(p.h[i].x * by * p.w[i].x, a.round), rounded(p.h[i].y * by * p.w[i].y, a.round),
+            rounded(p.h[i].z * by * p.w[i].z, a.round), rounded(p.h[i].w * by * p.w[i].w, a.round));
     }
 }
 
@@ -291,6 +300,8 @@ __global__ static void __launch_bounds__(THREADS, 2)
     int rows = a.rows - r0 < ROWS ? a.rows - r0 : ROWS, row = t / COLS, c = t % COLS;
     float *h = a.h ? a.h : a.n, square = 0, input = 0;
     struct mix_weights w;
+    struct norm_pieces p;
+    int first, others;
 
     if (MIX)
         mix_load<D>(fn, warp / 2 * a.dim + c0 + warp % 2 * CUDA_WARP, &w);
@@ -328,13 +339,22 @@ __global__ static void __launch_bounds__(THREADS, 2)
     }
     if (!last_block(&tickets[blockIdx.y], gridDim.x))
         return;
+    // warp 0 makes the mixes, the others scale the rows; without mixes all do
+    first = t - (MIX ? CUDA_WARP : 0);
+    others = THREADS - (MIX ? CUDA_WARP : 0);
+    if (first >= 0)
+        norm_fetch(a, h, r0, rows, first, others, &p);
     shares_add(share, r0, rows, blocks, part, sum);
-    if (MIX && warp == 0) {
+    if (first < 0) {
         if (lane < rows)
             mix_end(a, (size_t)(r0 + lane), sum[lane]);
         return;
     }
-    norm_rows(a, h, r0, rows, sum, t - (MIX ? CUDA_WARP : 0), THREADS - (MIX ? CUDA_WARP : 0));
+    for (int i = first; i < rows * (a.dim / 4); i += AHEAD * others) {
+        if (i != first)
+            norm_fetch(a, h, r0, rows, i, others, &p);
+        norm_put(a, r0, rows, i, others, sum, p);
+    }
 }
 
 static bool site_whole(struct queue *q, const struct hc_site_args *a)

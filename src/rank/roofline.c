@@ -109,6 +109,8 @@ int roof_read_kernels(const char *path, struct roof_kernels *out)
         r = json_f64(root, "instructions_a_weight", &out->instructions);
     if (r == 0)
         r = json_f64(root, "issue", &out->issue);
+    if (r == 0)
+        r = json_f64(root, "experts_issue", &out->experts_issue);
     for (int op = 0; op < ROOF_OPS && r == 0; op++) {
         char key[32];
 
@@ -118,7 +120,8 @@ int roof_read_kernels(const char *path, struct roof_kernels *out)
         if (r == 0)
             r = json_f64(root, key, &out->row_us[op]);
     }
-    if (r == 0 && (out->clock_ghz <= 0 || out->instructions <= 0 || out->issue <= 0))
+    if (r == 0 && (out->clock_ghz <= 0 || out->instructions <= 0 || out->issue <= 0 ||
+                   out->experts_issue <= 0))
         r = fail(-EINVAL, "%s: clock_ghz, instructions_a_weight and issue want to be above 0",
                  path);
     json_close(root);
@@ -145,7 +148,8 @@ static double step(const struct roof *w, enum roof_op op)
 static void add(struct roof *w, const char *title, enum roof_op op, double bytes, double weights)
 {
     struct roof_part *p = part_of(w->out, title);
-    double rate = w->d->sms * LANES * w->d->clock_ghz * w->k->issue / w->k->instructions;
+    double issue = op == ROOF_EXPERTS ? w->k->experts_issue : w->k->issue;
+    double rate = w->d->sms * LANES * w->d->clock_ghz * issue / w->k->instructions;
     double us = fmax(bytes / w->d->read_gbps, weights / rate) / 1e3 + step(w, op);
 
     p->calls++;

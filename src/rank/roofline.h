@@ -38,9 +38,9 @@ struct roof_device {
 };
 
 struct roof_kernels {
-    double clock_ghz;    /* of the device that was measured */
-    double instructions; /* a decoded weight */
-    double issue;        /* share of issue slots that a product uses at best */
+    double clock_ghz;            /* of the device that was measured */
+    double instructions;         /* a decoded weight */
+    double issue, experts_issue; /* share of issue slots that products use at best */
     double step_us[ROOF_OPS], row_us[ROOF_OPS];
 };
 

@@ -26,7 +26,7 @@ struct bench {
     const struct shape *s;
     const struct backend_ops *b;
     struct queue *q;
-    void *w[COPIES], *x, *y, *info, *scratch, *more;
+    void *w[COPIES], *x, *y, *info, *scratch, *more, *keys;
     int turn;
 };
 
@@ -208,7 +208,7 @@ static void run_select(struct bench *b)
     b->b->op->select(b->q,
                      &(struct select_args){ .q = b->x,
                                             .wt = b->more,
-                                            .keys = view(b->w[0], CODEC_QI, 128, b->s->n + 16),
+                                            .keys = view(b->keys, CODEC_QI, 128, b->s->n + 16),
                                             .info = b->info,
                                             .sel = b->y,
                                             .scratch = b->scratch,
@@ -267,6 +267,23 @@ static void *rows_at(struct bench *b, int n)
     p = d;
     b->b->put(b->q, p, info, sizeof(info));
     return p;
+}
+
+/* Rows of index keys: any codes, scales of a few binades. */
+static void *index_keys(struct bench *b, int n)
+{
+    size_t row = codec_bytes(CODEC_QI, 128), bytes = row * (size_t)n;
+    unsigned char *h = malloc(bytes);
+    void *d;
+
+    for (size_t i = 0; i < bytes; i++)
+        h[i] = (unsigned char)(i % row < 64 ? lab_below(&lab, 256) : 120 + lab_below(&lab, 8));
+    if (b->b->alloc(lab.dev, bytes, &d) < 0)
+        exit(1);
+    b->b->put(b->q, d, h, bytes);
+    b->b->wait(b->q);
+    free(h);
+    return d;
 }
 
 /* 64 experts of bf16 at half width, in one allocation, and choices of 16 rows. */
@@ -336,6 +353,7 @@ int bench_main(int argc, char **argv)
     measure(&b, run_copy);
     b.more = filled(&b, 1 << 20);
     b.scratch = filled(&b, (size_t)64 << 20);
+    b.keys = index_keys(&b, 131072 + 16);
     for (int rows = 1; rows <= 16; rows *= 4) {
         struct shape mix = { "hc_mix 24 x 20480", rows, 0, 0, 24 * 20480 * 4 };
         struct shape site = { "hc_site 24 x 20480", rows, 0, 0, 24 * 20480 * 4 };

@@ -161,6 +161,19 @@ expect 0 '' "$TANDEM" generate --set "model=$WORK/packs" --set ranks=2 --prompt 
 expect 78 'rank 0 of 2' "$TANDEM" generate --set "model=$WORK/packs" --prompt a --max-tokens 4
 expect 73 '' "$TANDEM" pack "$MODEL" /dev/null/packs
 expect 66 '' "$TANDEM" pack "$WORK/none" "$WORK/packs2"
+roof() { expect "$1" "$2" "$TANDEM" roofline "${@:3}"; }
+devices=$ROOT/configs/devices
+roof 0 '' "$WORK/packs/rank1.pack" "$devices/gb10.json" "$devices/kernels.json"
+for part in 'window of 1 rows' 'window of 16 rows' 'draft pass' 'exchanges' 'experts'; do
+    grep -q "$part" "$WORK/out" || note_failure "the roofline has no $part"
+done
+roof 0 '' "$WORK/packs/rank1.pack" "$devices/h200.json" "$devices/kernels.json" --json
+roof 65 'name' "$WORK/packs/rank1.pack" "$devices/kernels.json" "$devices/kernels.json"
+roof 66 'none.json' "$WORK/packs/rank1.pack" "$WORK/none.json" "$devices/kernels.json"
+expect 0 '' "$TANDEM" bench --window --kernels "${BASE[@]}" --set window_max=2 --set context=96 --json
+same 'each row of a window was measured' 2 "$(grep -o '"window_us"' "$WORK/out" | wc -l)"
+grep -q '"op":"hc_site"' "$WORK/out" || note_failure 'the ops of a window are not there'
+expect 64 'one rank' "$TANDEM" bench --window "${BASE[@]}" --set ranks=2
 expect 66 '' "$TANDEM" inspect "$WORK/none.pack"
 expect 65 '' "$TANDEM" inspect "$MODEL/model.safetensors"
 printf 'XXXX' | dd of="$WORK/packs/rank1.pack" bs=1 seek=1000000 conv=notrunc 2>/dev/null
