@@ -19,6 +19,7 @@
 #define GANG_KEYS 128 // of a block, at most
 #define GANG_TILES 4  // of 8 keys a warp has logits of, at most
 #define GANG_AHEAD 5  // pieces of 16 values a thread has on their way
+#define SEL_AHEAD 2   // of a thread's selected rows on their way
 #define PAD 8         // values behind a row in shared memory, so that neighbours lie in other banks
 #define PAIRS_MAX 32  // that turn by position
 #define SHARED_STATIC 1408 // more than the kernel declares beside its dynamic memory
@@ -48,9 +49,9 @@ __device__ static inline void put_codes(enum codec codec, const uint32_t (&raw)[
             out[2 * i] = __byte_perm(even, odd, 0x5410);
             out[2 * i + 1] = __byte_perm(even, odd, 0x7632);
         }
-    } else { // an e4m3 scale, of which the encoder makes none but positive ones
+    } else {
         by = e4m3_far(scale | (uint32_t)scale << 16);
-        by = scale == 0x7f ? 0x7fc07fc0u : by;
+        by = (scale & 0x7f) == 0x7f ? 0x7fc07fc0u : by;
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             uint32_t v[4];
@@ -360,8 +361,16 @@ __global__ static void __launch_bounds__(THREADS, 2) attend_gang(struct attend_a
     w.lo = s.lo;
     w.win = w.n = s.hi - s.lo;
     __syncthreads();
-    for (int i = t; a.more.base && i - t < a.topk; i += THREADS)
-        w.n += __syncthreads_count(i < a.topk && w.sel[i] >= 0);
+    for (int i0 = t; a.more.base && i0 - t < a.topk; i0 += SEL_AHEAD * THREADS) {
+        bool there[SEL_AHEAD];
+
+#pragma unroll
+        for (int i = 0; i < SEL_AHEAD; i++)
+            there[i] = i0 + i * THREADS < a.topk && w.sel[i0 + i * THREADS] >= 0;
+#pragma unroll
+        for (int i = 0; i < SEL_AHEAD; i++)
+            w.n += __syncthreads_count(there[i]);
+    }
     share = (w.n + GANG * 16 - 1) / (GANG * 16) * 16;
     mine = w.n - rank * share;
     mine = mine < 0 ? 0 : mine < share ? mine : share;

@@ -52,19 +52,39 @@ __device__ static struct index_lists lists_of(const struct indexing &x, int lot_
     return { (uint32_t *)(at + (size_t)x.a.keys.cap * sizeof(uint64_t)), (uint64_t *)at };
 }
 
-// The lane's right operands of eight heads: of each block of 32 values lane quarter t has values
-// 8 t .. 8 t + 7, the j-th with the (j + 4)-th.
-__device__ static inline void query_load(const float *q, bool is, uint32_t (&b)[STEPS][2])
+// Queries as bf16 pairs in the order of the operands: of each block of 32 values lane quarter t has
+// values 8 t .. 8 t + 7, the j-th with the (j + 4)-th. All threads of the block.
+#define QUERY_LINE (DIM / 2 + 4) // words of a head
+
+template <int TILES>
+__device__ static inline void queries_stage(const float *q, int heads, uint32_t *to)
 {
-    int t = (int)threadIdx.x % 4;
+    for (int i = (int)threadIdx.x; i < TILES * 8 * (DIM / 8); i += THREADS) {
+        int h = i / (DIM / 8), at = i % (DIM / 8);
+        float4 x = make_float4(0, 0, 0, 0), y = x;
+
+        if (h < heads) {
+            x = ((const float4 *)(q + (size_t)h * DIM))[2 * at];
+            y = ((const float4 *)(q + (size_t)h * DIM))[2 * at + 1];
+        }
+        *(uint4 *)(to + h * QUERY_LINE + at * 4) = make_uint4(
+            bf16_pair(x.x, y.x), bf16_pair(x.y, y.y), bf16_pair(x.z, y.z), bf16_pair(x.w, y.w));
+    }
+}
+
+// The lane's right operands of eight heads.
+__device__ static inline void query_load(const uint32_t *staged, uint32_t (&b)[STEPS][2])
+{
+    int lane = (int)threadIdx.x % CUDA_WARP;
 
 #pragma unroll
     for (int blk = 0; blk < DIM / 32; blk++) {
-        const float *v = q + blk * 32 + t * 8;
+        uint4 u = *(const uint4 *)(staged + lane / 4 * QUERY_LINE + blk * 16 + lane % 4 * 4);
 
-#pragma unroll
-        for (int j = 0; j < 4; j++)
-            b[blk * 2 + j / 2][j % 2] = is ? bf16_pair(v[j], v[j + 4]) : 0;
+        b[2 * blk][0] = u.x;
+        b[2 * blk][1] = u.y;
+        b[2 * blk + 1][0] = u.z;
+        b[2 * blk + 1][1] = u.w;
     }
 }
 
@@ -137,6 +157,7 @@ __global__ static void __launch_bounds__(THREADS) score_keys(const __grid_consta
 {
     dependency_wait();
     __shared__ struct field f;
+    __shared__ __align__(16) uint32_t staged[TILES * 8 * QUERY_LINE];
     __shared__ uint32_t count[DIGITS];
     __shared__ float hits[WARPS][LOT * (HEADS_MAX + 1)], wt[HEADS_MAX];
     const struct select_args &a = x.a;
@@ -149,16 +170,16 @@ __global__ static void __launch_bounds__(THREADS) score_keys(const __grid_consta
     field_load(a, r, &f);
     if (!is_scored(a, f))
         return;
-#pragma unroll
-    for (int h = 0; h < TILES; h++)
-        query_load(a.q + ((size_t)r * (size_t)a.heads + (size_t)(h * 8 + lane / 4)) * DIM,
-                   h * 8 + lane / 4 < a.heads, q[h]);
+    queries_stage<TILES>(a.q + (size_t)r * (size_t)a.heads * DIM, a.heads, staged);
     for (int i = (int)threadIdx.x; i < DIGITS; i += THREADS)
         count[i] = 0;
     if ((int)threadIdx.x < HEADS_MAX)
         wt[threadIdx.x] =
             (int)threadIdx.x < a.heads ? a.wt[(size_t)r * (size_t)a.heads + threadIdx.x] : 0;
     __syncthreads();
+#pragma unroll
+    for (int h = 0; h < TILES; h++)
+        query_load(staged + h * 8 * QUERY_LINE, q[h]);
     for (int first = ((int)blockIdx.x * WARPS + warp) * LOT; first < f.size;
          first += (int)gridDim.x * WARPS * LOT) {
         float sum = 0;
@@ -261,7 +282,7 @@ struct collect_room {
     int part[PICK_THREADS / CUDA_WARP];
 };
 
-__global__ static void __launch_bounds__(PICK_THREADS)
+__global__ static void __launch_bounds__(PICK_THREADS, 1)
     collect(const __grid_constant__ indexing x, uint32_t *tickets)
 {
     dependency_wait();
@@ -332,7 +353,7 @@ bool select_by_units(struct queue *q, const struct select_args *a, int row0, int
                                                : score_keys<4>;
 
     if (a->in != CODEC_QI || a->keys.codec != CODEC_QI || a->dim != DIM || a->heads > HEADS_MAX ||
-        a->topk > INDEX_TOPK ||
+        a->topk > INDEX_TOPK || ((uintptr_t)a->q & 15) != 0 ||
         (((uintptr_t)a->keys.base | a->keys.slot_stride | a->keys.row_bytes) & 3) != 0 ||
         (size_t)rows * x.list_bytes > cuda_queue(q)->scratch_bytes)
         return false;

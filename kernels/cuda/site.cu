@@ -223,23 +223,25 @@ __device__ static void shares_add(const float *share, int r0, int rows, int bloc
                                   float (*part)[WARPS][LINE], float (*sum)[LINE])
 {
     int lane = (int)threadIdx.x % CUDA_WARP, warp = (int)threadIdx.x / CUDA_WARP;
+    const float *s = share + (size_t)r0 * (size_t)blocks * LINE + lane;
+    float v[ROWS] = {};
 
-    for (int r = 0; r < rows; r++) {
-        const float *s = share + (size_t)(r0 + r) * (size_t)blocks * LINE + lane;
-        float v = 0;
-
-#pragma unroll 10
-        for (int b = warp; b < blocks; b += WARPS)
-            v += __ldcg(s + (size_t)b * LINE);
-        part[r][warp][lane] = v;
-    }
+#pragma unroll 5
+    for (int b = warp; b < blocks; b += WARPS)
+#pragma unroll
+        for (int r = 0; r < ROWS; r++)
+            if (r < rows)
+                v[r] += __ldcg(s + ((size_t)r * (size_t)blocks + (size_t)b) * LINE);
+#pragma unroll
+    for (int r = 0; r < ROWS; r++)
+        part[r][warp][lane] = v[r];
     __syncthreads();
     for (int i = (int)threadIdx.x; i < rows * LINE; i += THREADS) {
-        float v = part[i / LINE][0][i % LINE];
+        float all = part[i / LINE][0][i % LINE];
 
         for (int w = 1; w < WARPS; w++)
-            v += part[i / LINE][w][i % LINE];
-        sum[i / LINE][i % LINE] = v;
+            all += part[i / LINE][w][i % LINE];
+        sum[i / LINE][i % LINE] = all;
     }
     __syncthreads();
 }

@@ -26,7 +26,7 @@ struct bench {
     const struct shape *s;
     const struct backend_ops *b;
     struct queue *q;
-    void *w[COPIES], *x, *y, *info, *scratch, *more, *keys;
+    void *w[COPIES], *x, *y, *info, *scratch, *more, *keys, *heads;
     int turn;
 };
 
@@ -187,7 +187,7 @@ static struct state_view view(void *base, enum codec c, int cols, int cap)
 
 static void run_attend(struct bench *b)
 {
-    b->b->op->attend(b->q, &(struct attend_args){ .q = b->x,
+    b->b->op->attend(b->q, &(struct attend_args){ .q = b->heads,
                                                   .sink = b->more,
                                                   .win = view(b->w[0], CODEC_QW, 512, 143),
                                                   .more = view(b->w[1], CODEC_QC, 512, 4096),
@@ -286,6 +286,23 @@ static void *index_keys(struct bench *b, int n)
     return d;
 }
 
+/* Heads as a product leaves them: bf16 numbers. */
+static void *heads(struct bench *b)
+{
+    size_t n = (size_t)16 * 32 * 512;
+    float *h = malloc(n * sizeof(*h));
+    void *d;
+
+    for (size_t i = 0; i < n; i++)
+        h[i] = bf16_round(lab_uniform(&lab));
+    if (b->b->alloc(lab.dev, n * sizeof(*h), &d) < 0)
+        exit(1);
+    b->b->put(b->q, d, h, n * sizeof(*h));
+    b->b->wait(b->q);
+    free(h);
+    return d;
+}
+
 /* 64 experts of bf16 at half width, in one allocation, and choices of 16 rows. */
 static void moe_setup(struct bench *b)
 {
@@ -353,6 +370,7 @@ int bench_main(int argc, char **argv)
     measure(&b, run_copy);
     b.more = filled(&b, 1 << 20);
     b.scratch = filled(&b, (size_t)64 << 20);
+    b.heads = heads(&b);
     b.keys = index_keys(&b, 131072 + 16);
     for (int rows = 1; rows <= 16; rows *= 4) {
         struct shape mix = { "hc_mix 24 x 20480", rows, 0, 0, 24 * 20480 * 4 };
