@@ -44,6 +44,7 @@ struct bench {
     struct json_writer json;
     double copy;      /* bytes a ns of a sum over more than the caches */
     int64_t stamp_ns; /* what the clock's note costs */
+    int64_t *at;      /* device, [2 * COLD] notes of the clock */
     float *spill[2];
     size_t spill_cols;
 };
@@ -172,6 +173,42 @@ static int nodes_of(struct bench *b, int *nodes)
     return err;
 }
 
+/* Median ns of the window as window_of has it, captured with launches that do not overlap; 0 without graphs. */
+static int apart_of(struct bench *b, int64_t *out)
+{
+    const struct backend_ops *ops = b->k->dev->ops;
+    struct rank *k = b->k;
+    bool before = k->dev->overlap;
+    int64_t ns[WINDOWS], h[2];
+    struct graph *g = NULL;
+    int err;
+
+    *out = 0;
+    if (!captures(b))
+        return 0;
+    err = ops->graph_begin(k->q);
+    if (err < 0)
+        return err;
+    k->dev->overlap = false;
+    k->arena.used = 0;
+    ops->op->stamp(k->q, &(struct stamp_args){ .at = b->at, .name = "begin" });
+    window_send(&k->x, k->pool, k->win);
+    k->model->ops->forward(k->model, &k->x, k->pool, k->win);
+    ops->op->stamp(k->q, &(struct stamp_args){ .at = b->at + 1, .name = "forward" });
+    k->dev->overlap = before;
+    err = ops->graph_end(k->q, &g);
+    for (int i = -2; i < WINDOWS && err == 0; i++) {
+        ops->graph_launch(k->q, g);
+        ops->get(k->q, h, b->at, sizeof(h));
+        err = ops->wait(k->q);
+        ns[i < 0 ? 0 : i] = h[1] - h[0];
+    }
+    if (err == 0)
+        *out = median(ns, WINDOWS);
+    ops->graph_close(g);
+    return err;
+}
+
 /* What the pass asks of the device, in b->calls. */
 static int record(struct bench *b)
 {
@@ -229,7 +266,7 @@ static void spill(struct bench *b)
 }
 
 /* Median ns between two notes of the clock around call i, with cold caches; i -1: nothing between them. */
-static int alone(struct bench *b, int64_t *at, int i, int64_t *out)
+static int alone(struct bench *b, int i, int64_t *out)
 {
     const struct backend_ops *ops = b->k->dev->ops;
     struct queue *q = b->k->q;
@@ -243,10 +280,10 @@ static int alone(struct bench *b, int64_t *at, int i, int64_t *out)
         if (turn == 0 || !captures(b))
             for (int c = 0; c < COLD; c++) {
                 spill(b);
-                ops->op->stamp(q, &(struct stamp_args){ .at = at + 2 * c, .name = "cold" });
+                ops->op->stamp(q, &(struct stamp_args){ .at = b->at + 2 * c, .name = "cold" });
                 if (i >= 0)
                     calls_again(b->calls, i);
-                ops->op->stamp(q, &(struct stamp_args){ .at = at + 2 * c + 1, .name = "cold" });
+                ops->op->stamp(q, &(struct stamp_args){ .at = b->at + 2 * c + 1, .name = "cold" });
             }
         if (turn == 0 && captures(b))
             err = ops->graph_end(q, &g);
@@ -256,7 +293,7 @@ static int alone(struct bench *b, int64_t *at, int i, int64_t *out)
         }
     }
     if (err == 0) {
-        ops->get(q, h, at, sizeof(h));
+        ops->get(q, h, b->at, sizeof(h));
         err = ops->wait(q);
     }
     for (int c = 0; c < COLD && err == 0; c++)
@@ -267,7 +304,7 @@ static int alone(struct bench *b, int64_t *at, int i, int64_t *out)
     return err;
 }
 
-static int open_spill(struct bench *b, int64_t **at)
+static int open_spill(struct bench *b)
 {
     struct device *d = b->k->dev;
     size_t bytes = d->ops->caps & BACKEND_HOST_MEMORY ? SPILL_HOST : SPILL;
@@ -282,18 +319,18 @@ static int open_spill(struct bench *b, int64_t **at)
             b->spill[i] = p;
     }
     if (err == 0)
-        err = d->ops->alloc(d, sizeof(**at) * 2 * COLD, &p);
+        err = d->ops->alloc(d, sizeof(*b->at) * 2 * COLD, &p);
     if (err < 0)
         return err;
-    *at = p;
+    b->at = p;
     for (int i = 0; i < COLD && err == 0; i++) {
         int64_t h[2];
 
         spill(b);
-        d->ops->op->stamp(b->k->q, &(struct stamp_args){ .at = *at, .name = "spill" });
+        d->ops->op->stamp(b->k->q, &(struct stamp_args){ .at = b->at, .name = "spill" });
         spill(b);
-        d->ops->op->stamp(b->k->q, &(struct stamp_args){ .at = *at + 1, .name = "spill" });
-        d->ops->get(b->k->q, h, *at, sizeof(h));
+        d->ops->op->stamp(b->k->q, &(struct stamp_args){ .at = b->at + 1, .name = "spill" });
+        d->ops->get(b->k->q, h, b->at, sizeof(h));
         err = d->ops->wait(b->k->q);
         if (err == 0 && h[1] - h[0] < best)
             best = h[1] - h[0];
@@ -302,13 +339,13 @@ static int open_spill(struct bench *b, int64_t **at)
     return err;
 }
 
-static void close_spill(struct bench *b, int64_t *at)
+static void close_spill(struct bench *b)
 {
     struct device *d = b->k->dev;
 
     d->ops->free(d, b->spill[0]);
     d->ops->free(d, b->spill[1]);
-    d->ops->free(d, at);
+    d->ops->free(d, b->at);
 }
 
 /* ---- tables -------------------------------------------------------------------------------------- */
@@ -397,16 +434,16 @@ static int inside_table(struct bench *b, int rows)
 
 static int windows(struct bench *b)
 {
-    int64_t forward, choose, pass, one = 0;
+    int64_t forward, choose, pass, apart = 0, one = 0;
     int err = pass_of(b, &pass), nodes = 0, at_most = b->k->bounds.window_max;
 
     json_put_f64(&b->json, "pass_us", (double)pass / 1e3);
     json_begin_array(&b->json, "windows");
     if (!b->o->json)
-        printf(
-            "draft pass %.3f ms (with its launch and wait)\n%4s %10s %10s %8s %8s %10s %10s %8s\n",
-            (double)pass / 1e6, "rows", "window ms", "choose ms", "of one", "nodes", "MB read",
-            "floor ms", "share");
+        printf("draft pass %.3f ms (with its launch and wait)\n%4s %10s %10s %10s %8s %8s %10s "
+               "%10s %8s\n",
+               (double)pass / 1e6, "rows", "window ms", "apart ms", "choose ms", "of one", "nodes",
+               "MB read", "floor ms", "share");
     for (int i = 0; i < ROWS && rows_of[i] <= at_most && err == 0; i++) {
         double floor_ms;
 
@@ -415,6 +452,8 @@ static int windows(struct bench *b)
             err = record(b);
         if (err == 0)
             err = nodes_of(b, &nodes);
+        if (err == 0)
+            err = apart_of(b, &apart);
         if (err < 0)
             break;
         one = i == 0 ? forward : one;
@@ -422,14 +461,16 @@ static int windows(struct bench *b)
         json_begin_object(&b->json, NULL);
         json_put_int(&b->json, "rows", rows_of[i]);
         json_put_f64(&b->json, "window_us", (double)forward / 1e3);
+        json_put_f64(&b->json, "apart_us", (double)apart / 1e3);
         json_put_f64(&b->json, "choose_us", (double)choose / 1e3);
         json_put_int(&b->json, "nodes", nodes);
         json_put_f64(&b->json, "bytes", pass_bytes(b));
         json_end_object(&b->json);
         if (!b->o->json)
-            printf("%4d %10.3f %10.3f %8.2f %8d %10.1f %10.3f %7.1f%%\n", rows_of[i],
-                   (double)forward / 1e6, (double)choose / 1e6, (double)forward / (double)one,
-                   nodes, pass_bytes(b) / 1e6, floor_ms, 100e6 * floor_ms / (double)forward);
+            printf("%4d %10.3f %10.3f %10.3f %8.2f %8d %10.1f %10.3f %7.1f%%\n", rows_of[i],
+                   (double)forward / 1e6, (double)apart / 1e6, (double)choose / 1e6,
+                   (double)forward / (double)one, nodes, pass_bytes(b) / 1e6, floor_ms,
+                   100e6 * floor_ms / (double)forward);
     }
     json_end_array(&b->json);
     json_begin_array(&b->json, "inside");
@@ -450,7 +491,7 @@ static int windows(struct bench *b)
 
 /* ---- kernels ------------------------------------------------------------------------------------- */
 
-static int kernels(struct bench *b, int64_t *at)
+static int kernels(struct bench *b)
 {
     struct line *line = malloc(CALLS_MAX * sizeof(*line));
     int64_t forward, choose, ns;
@@ -468,7 +509,7 @@ static int kernels(struct bench *b, int64_t *at)
             err = record(b);
         n = err == 0 ? gather(b, NULL, line) : 0;
         for (int l = 0; l < n && err == 0; l++) {
-            err = alone(b, at, line[l].at, &ns);
+            err = alone(b, line[l].at, &ns);
             if (err == 0)
                 put_line(b, rows, &line[l], (double)(ns - b->stamp_ns) / 1e3, line[l].call->bytes);
         }
@@ -480,13 +521,12 @@ static int kernels(struct bench *b, int64_t *at)
 
 static int measure(struct bench *b)
 {
-    int64_t *at = NULL;
     int err = admit(b);
 
     if (err == 0)
-        err = open_spill(b, &at);
+        err = open_spill(b);
     if (err == 0)
-        err = alone(b, at, -1, &b->stamp_ns);
+        err = alone(b, -1, &b->stamp_ns);
     if (err == 0) {
         json_put_f64(&b->json, "copy_gbps", b->copy);
         json_put_f64(&b->json, "stamp_us", (double)b->stamp_ns / 1e3);
@@ -496,8 +536,8 @@ static int measure(struct bench *b)
     if (err == 0 && b->o->windows)
         err = windows(b);
     if (err == 0 && b->o->kernels)
-        err = kernels(b, at);
-    close_spill(b, at);
+        err = kernels(b);
+    close_spill(b);
     return err;
 }
 
