@@ -41,7 +41,7 @@ one()
         "${program[@]}" generate --set model=models/pocket-dsv41 --set "cache=$work/cache" --set backend=cuda \
             ${device:+--set "device=$device"} --set ranks=2 --set "rank=$r" --set link=shm --set "comm=$comm" \
             --set "port=$((20000 + number * 3))" --set "secret=$work/secret" --set depth=2 --set ignore_eos=on \
-            --set context=512 --set slots=1 --json --prompt 'Once upon a time' --max-tokens $tokens \
+            --set context=256 --set slots=1 --set window_max=3 --json --prompt 'Once upon a time' --max-tokens $tokens \
             >"$at/out$r" 2>"$at/err$r" &
         pid[r]=$!
     done
@@ -92,7 +92,8 @@ folder=$(realpath "$1") work=$2 seconds=$3 repetitions=${4:-10} at_once=${5:-8} 
 rm -rf "$work" && mkdir -p "$work" && work=$(realpath "$work") || exit 1
 (umask 077 && head -c 32 /dev/urandom >"$work/secret")
 : >"$work/cases" && : >"$work/failures"
-used() { nvidia-smi --query-gpu=memory.used --format=csv,noheader,nounits | sort -n | tail -n 1; }
+# of the fullest device, or of the one that LOOK_AT names, where others use the rest
+used() { nvidia-smi ${LOOK_AT:+-i "$LOOK_AT"} --query-gpu=memory.used --format=csv,noheader,nounits | sort -n | tail -n 1; }
 before=$(used)
 deadline=$(($(date +%s) + seconds))
 # Every phase over every comm comes first, victims and signals in turn.

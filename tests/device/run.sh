@@ -45,14 +45,11 @@ if grep -q '"ops", "exit": 77' "$out/summary.json"; then
     say "device: no device here, nothing was tested"
     exit 77
 fi
-# What measures, and what looks at the device's memory, has it alone.
+# What looks at the device's memory has it alone.
 part 30 queue "$program" queue
-part 60 rounds "$program" rounds
-part 90 bench "$program" bench "$out/bench.json"
-TAIL=80 part 60 products "$program" products "$out/products.json"
-part 30 exchanges "$program" exchanges "$out/exchanges.json"
+part 90 rounds "$program" rounds
 
-# The rest beside each other.
+# Beside each other.
 if command -v compute-sanitizer >/dev/null 2>&1; then
     check="compute-sanitizer --error-exitcode 9 --tool"
     # shellcheck disable=SC2086
@@ -84,5 +81,10 @@ else
     say "no tandem beside device_tests: gates and ranks in processes of their own left out"
 fi
 wait
+
+# What measures has it alone.
+part 30 exchanges "$program" exchanges "$out/exchanges.json"
+part 90 bench "$program" bench "$out/bench.json"
+TAIL=80 part 60 products "$program" products "$out/products.json"
 rm -rf "$out/cache" "$out/kill"
 end_logs
