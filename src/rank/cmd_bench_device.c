@@ -43,6 +43,7 @@ struct bench {
     struct calls *calls;
     struct json_writer json;
     double copy;      /* bytes a ns of a sum over more than the caches */
+    double decode;    /* weights a ns of the product that decodes fastest; 0: not known */
     int64_t stamp_ns; /* what the clock's note costs */
     int64_t *at;      /* device, [2 * COLD] notes of the clock */
     float *spill[2];
@@ -371,7 +372,16 @@ static int gather(struct bench *b, const double *ns, struct line *line)
     return n;
 }
 
-static void put_line(struct bench *b, int rows, const struct line *l, double us, double bytes)
+/* Share of the limit: the larger of bytes at the measured rate and weights as fast as they were ever decoded. */
+static double limit_share(const struct bench *b, double us, double bytes, double weights)
+{
+    double ns = bytes / b->copy, work = b->decode > 0 ? weights / b->decode : 0;
+
+    return us > 0 ? (work > ns ? work : ns) / us / 1e3 : 0;
+}
+
+static void put_line(struct bench *b, int rows, const struct line *l, double us, double bytes,
+                     double weights)
 {
     struct json_writer *w = &b->json;
     double rate = us > 0 ? bytes / us / 1e3 : 0;
@@ -383,17 +393,19 @@ static void put_line(struct bench *b, int rows, const struct line *l, double us,
     json_put_int(w, "calls", l->calls);
     json_put_f64(w, "us", us);
     json_put_f64(w, "bytes", bytes);
+    json_put_f64(w, "weights", weights);
     json_end_object(w);
     if (!b->o->json)
-        printf("%-12s %-40s %4d %4d %10.2f %12.3f %9.1f %7.1f%%\n", l->call->op, l->call->what,
-               rows, l->calls, us, bytes / 1e6, rate, 100 * rate / b->copy);
+        printf("%-12s %-40s %4d %4d %10.2f %12.3f %9.1f %7.1f%% %7.1f%%\n", l->call->op,
+               l->call->what, rows, l->calls, us, bytes / 1e6, rate, 100 * rate / b->copy,
+               100 * limit_share(b, us, bytes, weights));
 }
 
 static void head(const struct bench *b, const char *what)
 {
     if (!b->o->json)
-        printf("\n%s\n%-12s %-40s %4s %4s %10s %12s %9s %8s\n", what, "op", "shape", "rows", "n",
-               "us", "MB", "GB/s", "of copy");
+        printf("\n%s\n%-12s %-40s %4s %4s %10s %12s %9s %8s %8s\n", what, "op", "shape", "rows",
+               "n", "us", "MB", "GB/s", "of copy", "of limit");
 }
 
 /* ---- windows ------------------------------------------------------------------------------------- */
@@ -418,7 +430,7 @@ static int inside_table(struct bench *b, int rows)
         qsort(line, (size_t)n, sizeof(*line), by_us);
         head(b, "inside the window, all calls of a shape together");
         for (int i = 0; i < n; i++) {
-            put_line(b, rows, &line[i], line[i].us, line[i].bytes);
+            put_line(b, rows, &line[i], line[i].us, line[i].bytes, line[i].weights);
             sum += line[i].us;
         }
         if (!b->o->json)
@@ -491,12 +503,37 @@ static int windows(struct bench *b)
 
 /* ---- kernels ------------------------------------------------------------------------------------- */
 
+/* The product of the recorded pass that decodes the most weights a ns. */
+static int find_decode(struct bench *b, struct line *line)
+{
+    int n = gather(b, NULL, line), err = 0;
+    int64_t ns;
+
+    for (int l = 0; l < n && err == 0; l++) {
+        const struct call *c = line[l].call;
+
+        if (!c->bits2 || c->moe)
+            continue;
+        err = alone(b, line[l].at, &ns);
+        if (err == 0 && c->weights / (double)(ns - b->stamp_ns) > b->decode)
+            b->decode = c->weights / (double)(ns - b->stamp_ns);
+    }
+    return err;
+}
+
 static int kernels(struct bench *b)
 {
     struct line *line = malloc(CALLS_MAX * sizeof(*line));
     int64_t forward, choose, ns;
     int err = line ? 0 : fail(-ENOMEM, "bench: no memory");
 
+    if (err == 0)
+        err = window_of(b, 1, &forward, &choose);
+    if (err == 0)
+        err = record(b);
+    if (err == 0)
+        err = find_decode(b, line);
+    json_put_f64(&b->json, "decode_gweights_s", b->decode);
     head(b, "each op alone, cold");
     json_begin_array(&b->json, "kernels");
     for (int i = 0; i < ROWS && err == 0; i++) {
@@ -511,7 +548,8 @@ static int kernels(struct bench *b)
         for (int l = 0; l < n && err == 0; l++) {
             err = alone(b, line[l].at, &ns);
             if (err == 0)
-                put_line(b, rows, &line[l], (double)(ns - b->stamp_ns) / 1e3, line[l].call->bytes);
+                put_line(b, rows, &line[l], (double)(ns - b->stamp_ns) / 1e3, line[l].call->bytes,
+                         line[l].call->weights);
         }
     }
     json_end_array(&b->json);
@@ -533,10 +571,10 @@ static int measure(struct bench *b)
         if (!b->o->json)
             printf("a sum over more than the caches moves %.0f GB/s\n", b->copy);
     }
-    if (err == 0 && b->o->windows)
-        err = windows(b);
     if (err == 0 && b->o->kernels)
         err = kernels(b);
+    if (err == 0 && b->o->windows)
+        err = windows(b);
     close_spill(b);
     return err;
 }
