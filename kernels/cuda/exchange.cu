@@ -87,7 +87,7 @@ extern "C" void exchange_sum(struct queue *q, enum exchange_wire w, const void *
     if (q->err || n == 0)
         return;
     sum_values<<<blocks_for(n, THREADS), THREADS, 0, cuda_stream(q)>>>(w, (const char *)parts,
-                                                                      stride, world, y, n);
+                                                                       stride, world, y, n);
     queue_note(q, "exchange");
 }
 
@@ -598,7 +598,9 @@ static int reach(int mine, int other)
     cudaError_t e = cudaDeviceCanAccessPeer(&can, mine, other);
 
     if (e == cudaSuccess && !can)
-        return fail(-ENOTSUP, "comm peer: device %d cannot write memory of device %d", mine, other);
+        return fail(-ENOTSUP,
+                    "comm peer: device %d cannot write memory of device %d, want comm link", mine,
+                    other);
     if (e == cudaSuccess)
         e = cudaSetDevice(mine);
     if (e == cudaSuccess)

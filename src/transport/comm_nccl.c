@@ -28,9 +28,9 @@ enum { UNIT_BYTES = 16, SITE_ID = 1, WARM_BYTES = 4096 };
 /* What of the library is called here. */
 #define CALLS(F)                                                                                   \
     F(ncclGetUniqueId)                                                                             \
-    F(ncclCommInitRank) F(ncclCommGetAsyncError) F(ncclAllGather) F(ncclAllReduce)                 \
-        F(ncclCommAbort) F(ncclCommDestroy) F(ncclGetErrorString) F(ncclGetLastError)              \
-            F(ncclGetVersion)
+    F(ncclCommInitRank)                                                                            \
+    F(ncclCommGetAsyncError) F(ncclAllGather) F(ncclAllReduce) F(ncclCommAbort) F(ncclCommDestroy) \
+        F(ncclGetErrorString) F(ncclGetLastError) F(ncclGetVersion)
 
 static struct {
     pthread_once_t once;

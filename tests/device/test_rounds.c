@@ -441,13 +441,16 @@ static void no_allocation(void)
 /* F-17: a round waits for its device once, at its end, and asks nothing of the driver that might. */
 static void one_wait(void)
 {
-    struct run r = { .from = 12, .to = 13, .draft = true, .passes = 2 }; /* greedy: candidates always decide */
+    struct run r = {
+        .from = 12, .to = 13, .draft = true, .passes = 2
+    }; /* greedy: candidates always decide */
 
     driver.rounds = driver.one = driver.replays = 0;
     CHECK(run(&r, SET("depth=4", "graphs=on", "slots=1")) == 0, "one wait");
     CHECK(driver.replays > 10 && driver.one == driver.replays,
           "%d of %d replayed rounds waited once and did nothing else", driver.one, driver.replays);
-    printf("%d rounds, %d replayed, each with one wait and no allocation, copy or memset of the driver's\n",
+    printf("%d rounds, %d replayed, each with one wait and no allocation, copy or memset of the "
+           "driver's\n",
            driver.rounds, driver.one);
 }
 
@@ -566,8 +569,7 @@ static void no_such_device(void)
 {
     refused("device=63", 69, "cuda: no device 63, there are ");
     too_old = true;
-    refused("device=0", 69,
-            "cuda: device 0 has compute capability 8.0, this build needs 9.0");
+    refused("device=0", 69, "cuda: device 0 has compute capability 8.0, this build needs 9.0");
     too_old = false;
 }
 
