@@ -50,7 +50,7 @@ LD_LIBRARY_PATH=$(dirname "$program")${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 export LD_LIBRARY_PATH
 
 set_=" --set cache=$work/cache --set backend=cuda --set slots=1 --set context=2048 --set ignore_eos=on"
-full="--set model=synth+exl3-v41:models/synth-dsv41 $set_ --set draft=dspark --set costs=$work/costs"
+full="--set model=synth+exl3-v41:models/synth-dsv41 $set_ --set draft=dspark"
 short="--set model=synth+exl3-v41:models/synth-dsv41-6 $set_ --set draft=none"
 
 step 60 ops "$program" ops
