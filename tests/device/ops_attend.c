@@ -212,6 +212,8 @@ static void attend(struct lab *l)
         { CODEC_F32, CODEC_F32, 2, 1024, 9, 6, 0, 64, 0, ATTEND_CAUSAL, ROUND_NONE },
     };
 
+    int rows = l->quick ? 2 : LAB_ROWS; /* every block of a cluster is slow under a tool */
+
     lab_begin(l, "attend");
     for (int i = 0; i < COUNT(shapes); i++) {
         const struct look *s = &shapes[i];
@@ -223,14 +225,13 @@ static void attend(struct lab *l)
         int32_t *sel;
         float *q;
 
-        trial_begin(&t, l, run_attend, s, LAB_ROWS,
-                    "%d heads of %d, span %d topk %d mode %d round %d", s->heads, s->dim, s->span,
-                    s->topk, s->mode, s->round);
-        for (int r = 0; r < LAB_ROWS; r++)
+        trial_begin(&t, l, run_attend, s, rows, "%d heads of %d, span %d topk %d mode %d round %d",
+                    s->heads, s->dim, s->span, s->topk, s->mode, s->round);
+        for (int r = 0; r < rows; r++)
             pos[r] = s->pos + r;
-        q = trial_in(&t, width * LAB_ROWS, 2);
+        q = trial_in(&t, width * (size_t)rows, 2);
         t.buf[0].kind = s->dims ? BUF_SPENT : BUF_IN;
-        for (size_t k = 0; s->dims && s->round && k < width * LAB_ROWS; k++)
+        for (size_t k = 0; s->dims && s->round && k < width * (size_t)rows; k++)
             q[k] = bf16_round(q[k]); /* as a product leaves them */
         trial_in(&t, (size_t)s->heads, 3);
         stored_rows(&t, s->win, s->dim, cap, 2, cap, 2);
@@ -240,12 +241,11 @@ static void attend(struct lab *l)
         info = trial_info(&t, pos, s->mode == ATTEND_CAUSAL ? 1 + i % 2 : 1);
         if (s->mode == ATTEND_BLOCK) {
             t.alone = false; /* a row reads where its slot's first row stands */
-            for (int r = 0; r < LAB_ROWS; r++)
+            for (int r = 0; r < rows; r++)
                 info[r].first = r / 5 * 5;
         }
-        sel =
-            trial_buf(&t, BUF_IN, BUF_BYTES, (size_t)(s->topk * LAB_ROWS + 1) * sizeof(*sel), 0, 0);
-        for (int r = 0; r < LAB_ROWS; r++)
+        sel = trial_buf(&t, BUF_IN, BUF_BYTES, (size_t)(s->topk * rows + 1) * sizeof(*sel), 0, 0);
+        for (int r = 0; r < rows; r++)
             for (int k = 0; k < s->topk; k++)
                 sel[r * s->topk + k] = k < s->topk - r ? k + lab_below(l, 2) * (k % 2) : -1;
         trial_out(&t, width, s->round ? 0x1p-7 : 2e-6 * (1 + log2(keys)));
