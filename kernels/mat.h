@@ -171,6 +171,14 @@ MAT_FN uint32_t mat_kind(const struct mat *m)
 
 #define MAT_KINDS_PLAIN ((1u << DTYPE_COUNT) - 1)
 
+/* mats_mixed - whether an expert's gate and up differ in kind, or only one of gate and down is EXL3:
+ * hidden values are then not made where both sums are. */
+MAT_FN int mats_mixed(const struct mat *gate, const struct mat *up, const struct mat *down)
+{
+    return mat_kind(gate) != mat_kind(up) ||
+           (gate->dtype == DTYPE_EXL3) != (down->dtype == DTYPE_EXL3);
+}
+
 /* exl3_group - k-steps of a lane-major group: a lane's bits of it are whole 16-byte chunks. */
 MAT_FN int exl3_group(int bits2)
 {

@@ -446,6 +446,7 @@ struct moe_args {
     float *y, *scratch;
     int rows, experts, k, dim, inter; /* inter: the widest share of w1 and s1, which scratch counts by */
     uint32_t kinds;
+    int mixed; /* mats_mixed of some expert */
     float limit;
     enum codec in;
     enum round round;

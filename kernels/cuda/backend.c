@@ -99,6 +99,10 @@ static int prepare(struct cuda_device *d)
         e = cuda_markov_limits(d->shared_max);
     if (e == cudaSuccess)
         e = cuda_select_limits(d->shared_max);
+    if (e == cudaSuccess)
+        e = cuda_sheet_limits(d->shared_max);
+    if (e == cudaSuccess)
+        e = cuda_strip_limits(d->shared_max);
     if (e != cudaSuccess)
         return fail(cuda_errno(e), "cuda: device %d: kernels: %s", d->ordinal,
                     cudaGetErrorString(e));

@@ -1,9 +1,9 @@
 // codes - stored codes to operands of matrix instructions, as a lane has them: a piece of the codes
 // in registers, then a pair of tiles of 16 outputs at a time. Layouts are those of kernels/mat.h.
 //
-// A class has TILES of a strip, STEPS k-steps in a piece, whether its operands are f16, whether the
-// sum of a piece is scaled, and: load, a lane's bytes of a piece; operands, of the pair of tiles t, t + 1 in
-// a k-step of it, by all lanes.
+// A class has TILES of a strip, STEPS k-steps in a piece and its BYTES, whether its operands are f16, whether
+// the sum of a piece is scaled, how many BOOKS there are to read codes by, and: load, a lane's bytes of a
+// piece; operands, of the pair of tiles t, t + 1 in a k-step of it, by all lanes and by one book.
 #ifndef TANDEM_KERNELS_CUDA_CODES_CUH
 #define TANDEM_KERNELS_CUDA_CODES_CUH
 
@@ -37,11 +37,13 @@ __device__ static inline uint32_t inst_pair(uint32_t s0, uint32_t s1, uint32_t b
 
 template <int BITS2> struct exl3_codes {
     static constexpr int TILES = 8, STEPS = BITS2 % 2 ? 4 : 2;
-    static constexpr int BLOCKS = BITS2 >= 14 || BITS2 == 7 ? 1 : 2; // that a multiprocessor holds
+    // of eight rows that a multiprocessor holds
+    static constexpr int BLOCKS = BITS2 == 7 || BITS2 > 10 ? 2 : 3;
     static constexpr bool F16 = true, SCALED = false;
     static constexpr uint32_t KIND = MAT_KIND_EXL3 << BITS2;
     static constexpr int OWN = 4 * BITS2; // ring bits of a lane in a tile
-    static constexpr int CHUNKS = BITS2 * STEPS / 4;
+    static constexpr int CHUNKS = BITS2 * STEPS / 4, BYTES = CHUNKS * CUDA_WARP * 16;
+    static constexpr int BOOKS = BITS2 % 2 ? 1 : 2; // MUL1, and the two that are alike
 
     struct piece {
         uint32_t word[4 * CHUNKS];
@@ -49,15 +51,14 @@ template <int BITS2> struct exl3_codes {
 
     const uint4 *at;
     uint32_t by, plus;
-    int lane;
-    bool mul1;
+    int lane, book;
 
     __device__ exl3_codes(const struct mat &w, int strip, int lane_)
     {
         at = (const uint4 *)((const char *)w.data +
                              (size_t)strip * mat_strip_bytes(w.dtype, &w.q, w.cols)) +
              lane_;
-        mul1 = w.q.codebook == CODEBOOK_MUL1;
+        book = w.q.codebook != CODEBOOK_MUL1;
         by = w.q.codebook == CODEBOOK_MCG ? 0xcbac1fedu : 89226354u;
         plus = w.q.codebook == CODEBOOK_MCG ? 0 : 64248484u;
         lane = lane_;
@@ -121,27 +122,21 @@ template <int BITS2> struct exl3_codes {
         return (end >= 16 ? upto(p, i * OWN + end) : head >> (HAS - end)) & 0xffff;
     }
 
+    template <int BOOK>
     __device__ void operands(const piece &p, int step, int t, uint32_t (&a)[2][4]) const
     {
         uint32_t head[2];
 
         heads(p, step * TILES + t, head);
-        if (mul1) {
 #pragma unroll
-            for (int k = 0; k < 2; k++)
+        for (int k = 0; k < 2; k++)
 #pragma unroll
-                for (int v = 0; v < 8; v += 2)
-                    a[k][operand(v)] = mul1_pair(state(p, step * TILES + t + k, v, head[k]),
-                                                 state(p, step * TILES + t + k, v + 1, head[k]));
-        } else {
-#pragma unroll
-            for (int k = 0; k < 2; k++)
-#pragma unroll
-                for (int v = 0; v < 8; v += 2)
-                    a[k][operand(v)] =
-                        inst_pair(state(p, step * TILES + t + k, v, head[k]),
-                                  state(p, step * TILES + t + k, v + 1, head[k]), by, plus);
-        }
+            for (int v = 0; v < 8; v += 2) {
+                uint32_t s0 = state(p, step * TILES + t + k, v, head[k]);
+                uint32_t s1 = state(p, step * TILES + t + k, v + 1, head[k]);
+
+                a[k][operand(v)] = BOOK ? inst_pair(s0, s1, by, plus) : mul1_pair(s0, s1);
+            }
     }
 
     // Values v, v + 1 of a lane are this register of the operand: outputs 8 further are values 4 .. 7.
@@ -170,7 +165,8 @@ __device__ static inline uint32_t e4m3_pair(uint32_t c)
 
 // A scale belongs to a tile and `block` inputs, of which 32 are a piece.
 struct fp8_codes {
-    static constexpr int TILES = 4, STEPS = 2, BLOCKS = 2;
+    static constexpr int TILES = 4, STEPS = 2, BLOCKS = 3, BYTES = STEPS * 2 * CUDA_WARP * 16;
+    static constexpr int BOOKS = 1, book = 0;
     static constexpr bool F16 = false, SCALED = true;
     static constexpr uint32_t KIND = 1u << DTYPE_FP8;
 
@@ -207,6 +203,7 @@ struct fp8_codes {
                                 : make_uint4(0, 0, 0, 0);
     }
 
+    template <int>
     __device__ void operands(const piece &p, int step, int t, uint32_t (&a)[2][4]) const
     {
         uint4 v = p.v[step][t / 2];
@@ -249,7 +246,8 @@ __device__ static inline void e2m1_four(uint32_t c, uint32_t *first, uint32_t *s
 
 // Scales are multiplied into the operands, which is exact. GROUP inputs of an output share one.
 template <enum dtype D> struct fp4_codes {
-    static constexpr int TILES = 4, STEPS = 2, BLOCKS = 2, GROUP = D == DTYPE_MXFP4 ? 32 : 16;
+    static constexpr int TILES = 4, STEPS = 2, BLOCKS = 3, BYTES = STEPS * CUDA_WARP * 16;
+    static constexpr int BOOKS = 1, book = 0, GROUP = D == DTYPE_MXFP4 ? 32 : 16;
     static constexpr bool F16 = false, SCALED = false;
     static constexpr uint32_t KIND = 1u << D;
     static constexpr int GROUPS = STEPS * 16 / GROUP; // of a piece
@@ -294,6 +292,7 @@ template <enum dtype D> struct fp4_codes {
         return v | v << 16;
     }
 
+    template <int>
     __device__ void operands(const piece &p, int step, int t, uint32_t (&a)[2][4]) const
     {
         uint4 v = p.v[step];

@@ -129,6 +129,8 @@ cudaError_t cuda_attend_limits(int shared_max);
 cudaError_t cuda_gang_limits(int shared_max, bool *can); /* whether blocks can be gangs */
 cudaError_t cuda_markov_limits(int shared_max);
 cudaError_t cuda_select_limits(int shared_max);
+cudaError_t cuda_sheet_limits(int shared_max);
+cudaError_t cuda_strip_limits(int shared_max);
 
 /* Copies through pinned memory and graphs: copy.c and graph.c. */
 void cuda_put(struct queue *q, void *dst, const void *src, size_t bytes);

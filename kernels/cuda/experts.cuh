@@ -27,7 +27,9 @@ struct member {
 };
 static_assert(sizeof(struct member) == 16, "one load");
 
-// expert_sort - queue the sorting of picks: by expert, then row. order [picks]
-void expert_sort(struct queue *q, const struct moe_args *a, int picks, struct member *order);
+// expert_sort - queue the sorting of picks: by expert, then row. order [picks]; heads, unless NULL:
+// their number, and the places where lots of `lot` members of an expert begin, in any order.
+void expert_sort(struct queue *q, const struct moe_args *a, int picks, struct member *order,
+                 int32_t *heads, int lot);
 
 #endif

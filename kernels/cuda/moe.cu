@@ -21,17 +21,17 @@ struct experts {
     struct member *order; // as expert_sort leaves it
 };
 
-// A thread a pick counts the picks in front of it.
+// A thread a pick counts the picks in front of it; a block takes all of them by and by.
 __global__ static void sort_picks(struct moe_args a, int picks, struct member *order,
-                                  struct cuda_alarm alarm)
+                                  int32_t *heads, int lot, struct cuda_alarm alarm)
 {
-    dependency_wait();
-    int i = (int)(blockIdx.x * THREADS + threadIdx.x), e, before = 0, place = 0, missing = 0;
+    __shared__ int32_t expert[THREADS]; // -1: not here
+    int i = (int)(blockIdx.x * THREADS + threadIdx.x), e = -1, before = 0, place = 0, missing = 0;
     int members = 0;
 
-    if (i >= picks)
-        return;
-    e = a.id[i];
+    dependency_wait();
+    if (i < picks)
+        e = a.id[i];
     if (e >= a.experts)
         alarm_set(alarm, FAULT_EXPERT, 0, i / a.k, 0, e, a.experts);
     else if (e >= 0 && !expert_is_here(a, e))
@@ -39,25 +39,39 @@ __global__ static void sort_picks(struct moe_args a, int picks, struct member *o
     if (i == 0 && a.s1 &&
         !(expert_type_ok(a, *a.s1) && expert_type_ok(a, *a.s3) && expert_type_ok(a, *a.s2)))
         alarm_set(alarm, FAULT_TYPE, 0, 0, 0, (int)a.s1->dtype, 0);
-    for (int j = 0; j < picks; j++) {
-        int o = a.id[j];
-        bool here = expert_is_here(a, o);
+    for (int base = 0; base < picks; base += THREADS) {
+        int n = picks - base < THREADS ? picks - base : THREADS, t = (int)threadIdx.x;
 
-        before += here && (o < e || (o == e && j < i));
-        place += o == e && j < i;
-        members += o == e;
-        missing += !here && j < i;
+        __syncthreads();
+        expert[t] = t < n && expert_is_here(a, a.id[base + t]) ? a.id[base + t] : -1;
+        __syncthreads();
+        for (int j = 0; j < n; j++) {
+            int o = expert[j];
+
+            before += o >= 0 && (o < e || (o == e && base + j < i));
+            place += o == e && base + j < i;
+            members += o == e;
+            missing += o < 0 && base + j < i;
+        }
     }
-    if (expert_is_here(a, e))
+    if (i >= picks)
+        return;
+    if (expert_is_here(a, e)) {
         order[before] = (struct member){ i, e, place, members - place };
-    else
+        if (heads && place % lot == 0)
+            heads[1 + atomicAdd(heads, 1)] = before;
+    } else {
         order[picks - 1 - missing].pick = -1;
+    }
 }
 
-void expert_sort(struct queue *q, const struct moe_args *a, int picks, struct member *order)
+void expert_sort(struct queue *q, const struct moe_args *a, int picks, struct member *order,
+                 int32_t *heads, int lot)
 {
-    launch(q, sort_picks, blocks_for((size_t)picks, THREADS), THREADS, 0, *a, picks, order,
-           cuda_queue(q)->alarm);
+    if (heads)
+        cudaMemsetAsync(heads, 0, sizeof(*heads), cuda_stream(q));
+    launch(q, sort_picks, blocks_for((size_t)picks, THREADS), THREADS, 0, *a, picks, order, heads,
+           lot, cuda_queue(q)->alarm);
 }
 
 // A block: a tile of the hidden values of up to RB picks of one expert, those from order[y] on if
@@ -180,7 +194,7 @@ extern "C" void cuda_moe(struct queue *q, const struct moe_args *a)
         return;
     }
     if (a->inter > 0) {
-        expert_sort(q, a, x.picks, x.order);
+        expert_sort(q, a, x.picks, x.order, NULL, 1);
         hidden_launch(q, &x);
     }
     launch(q, output_tiles, dim3(blocks_for((size_t)a->dim, MAT_TILE), (unsigned)a->rows),

@@ -1,4 +1,4 @@
-// outputs - sums of a product become outputs: splits add up in order, EXL3 is rotated back. A warp has 128
+// outputs - sums of a product become outputs: EXL3 is rotated back. A warp has 128
 // values, lane l those from 4 l on. The bits of a rotation are those of kernels/formats/exl3.c.
 #ifndef TANDEM_KERNELS_CUDA_OUTPUTS_CUH
 #define TANDEM_KERNELS_CUDA_OUTPUTS_CUH
@@ -32,45 +32,76 @@ __device__ static inline void rotate(float (&v)[4])
         }
 }
 
-// The warp's outputs n0 .. n0 + 127 of a matrix from the sums of its splits, not rounded: z is that
-// of the first split, from n0 on, and splits are `far` apart; `wide` of them are wanted.
-__device__ static inline void take_outputs(const float *z, size_t far, int splits,
-                                           const struct mat &w, int n0, int wide, float (&v)[4])
+// f16 by instructions: the bits of numfmt.h.
+__device__ static inline float f16_value(uint16_t h)
+{
+    float v;
+
+    asm("cvt.f32.f16 %0, %1;" : "=f"(v) : "h"(h));
+    return v;
+}
+
+__device__ static inline uint16_t f16_nearest(float v)
+{
+    uint16_t h;
+
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(v));
+    return h;
+}
+
+// Value i of four f16 numbers.
+__device__ static inline float f16_of(uint2 four, int i)
+{
+    return f16_value((uint16_t)((i < 2 ? four.x : four.y) >> (i % 2 * 16)));
+}
+
+// The warp's outputs n0 .. n0 + 127 of a matrix, not rounded, from their sums; `wide` of them are
+// wanted. ROTATED: whether it is EXL3.
+template <bool ROTATED>
+__device__ static inline void finish_outputs(const struct mat &w, int n0, int wide, float (&v)[4])
 {
     int lane = (int)threadIdx.x % CUDA_WARP;
 
-    v[0] = v[1] = v[2] = v[3] = 0;
-    if (w.cols == 0)
-        return;
-    if (w.dtype == DTYPE_EXL3 || (4 * lane < wide && n0 + 4 * lane < w.rows)) {
-        float4 f = __ldcg((const float4 *)(z + 4 * lane)); // other blocks stored it
+    if (w.cols == 0) {
+        v[0] = v[1] = v[2] = v[3] = 0;
+    } else if (ROTATED) {
+        uint2 by = *(const uint2 *)(w.svh + n0 + 4 * lane), plus = make_uint2(0, 0);
 
-        for (int s = 1; s < splits; s++) {
-            float4 o = __ldcg((const float4 *)(z + (size_t)s * far + 4 * lane));
-
-            f.x += o.x;
-            f.y += o.y;
-            f.z += o.z;
-            f.w += o.w;
-        }
-        v[0] = f.x;
-        v[1] = f.y;
-        v[2] = f.z;
-        v[3] = f.w;
-    }
-    if (w.dtype == DTYPE_EXL3) {
+        if (w.bias)
+            plus = *(const uint2 *)(w.bias + n0 + 4 * lane);
         rotate(v);
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            v[i] = v[i] * EXL3_SCALE * f32_from_f16(w.svh[n0 + 4 * lane + i]);
+            v[i] = v[i] * EXL3_SCALE * f16_of(by, i);
             if (w.bias)
-                v[i] += f32_from_f16(w.bias[n0 + 4 * lane + i]);
+                v[i] += f16_of(plus, i);
         }
     } else if (w.dtype == DTYPE_NVFP4) {
 #pragma unroll
         for (int i = 0; i < 4; i++)
             v[i] = w.q.divides ? v[i] / w.q.global : v[i] * w.q.global;
     }
+}
+
+// The warp's outputs n0 .. n0 + 127 from sums that lie at z.
+__device__ static inline void take_outputs(const float *z, const struct mat &w, int n0, int wide,
+                                           float (&v)[4])
+{
+    int lane = (int)threadIdx.x % CUDA_WARP;
+
+    v[0] = v[1] = v[2] = v[3] = 0;
+    if (4 * lane < wide && w.cols > 0 && (w.dtype == DTYPE_EXL3 || n0 + 4 * lane < w.rows)) {
+        float4 f = *(const float4 *)(z + 4 * lane);
+
+        v[0] = f.x;
+        v[1] = f.y;
+        v[2] = f.z;
+        v[3] = f.w;
+    }
+    if (w.dtype == DTYPE_EXL3)
+        finish_outputs<true>(w, n0, wide, v);
+    else
+        finish_outputs<false>(w, n0, wide, v);
 }
 
 #endif

@@ -29,33 +29,40 @@ __device__ static inline void quantise(float (&v)[4])
         v[i] = f32_from_e4m3(e4m3_from_f32(v[i] / by)) * by;
 }
 
-__device__ static inline void put_four(uint16_t *unit, const uint16_t (&h)[4])
+__device__ static inline void put_four(uint16_t *unit, const uint16_t (&h)[4], bool live)
 {
     int i = (int)threadIdx.x % 16 * 4;
 
+    if (!live)
+        return;
     *(uint32_t *)(unit + strip_lay(i)) = h[0] | (uint32_t)h[1] << 16;
     *(uint32_t *)(unit + strip_lay(i + 2)) = h[2] | (uint32_t)h[3] << 16;
 }
 
-// Store the warp's values as inputs k0 .. k0 + 127 of row `row` of x, the way weights w want them.
-// suh from input k0 on, where there is one.
+// Store the warp's values as inputs k0 .. k0 + wide - 1 of row `row` of x, the way weights w want them;
+// wide is 128, without a rotation also 64. suh from input k0 on, where there is one. ROTATED: whether w
+// is EXL3.
+template <bool ROTATED>
 __device__ static inline void put_inputs(const struct strip_x &x, const struct mat &w,
                                          const uint16_t *suh, enum codec in, int row, int k0,
-                                         float (&v)[4])
+                                         int wide, float (&v)[4])
 {
     int lane = (int)threadIdx.x % CUDA_WARP, need = 1;
+    bool live = 4 * lane < wide;
     uint16_t *unit = x.data + (size_t)row * (size_t)x.ld + k0 + lane / 16 * STRIP_UNIT, h[4];
     unsigned two, three;
 
-    if (w.dtype == DTYPE_EXL3) {
+    if constexpr (ROTATED) {
+        uint2 s = *(const uint2 *)(suh + 4 * lane);
+
 #pragma unroll
         for (int i = 0; i < 4; i++)
-            v[i] = v[i] * f32_from_f16(suh[4 * lane + i]);
+            v[i] = v[i] * f16_of(s, i);
         rotate(v);
 #pragma unroll
         for (int i = 0; i < 4; i++)
-            h[i] = f16_from_f32(v[i] * EXL3_SCALE);
-        put_four(unit, h);
+            h[i] = f16_nearest(v[i] * EXL3_SCALE);
+        put_four(unit, h, live);
         return;
     }
     if (in == CODEC_QW && (w.dtype == DTYPE_FP8 || w.dtype == DTYPE_MXFP4))
@@ -69,20 +76,39 @@ __device__ static inline void put_inputs(const struct strip_x &x, const struct m
             v[i] = (h[i] & 0x7f80) == 0x7f80 ? 0 : v[i] - f32_from_bf16(h[i]);
             need = v[i] != 0 && plane + 1 < STRIP_PLANES ? plane + 2 : need;
         }
-        put_four(unit + (size_t)plane * x.plane, h);
+        put_four(unit + (size_t)plane * x.plane, h, live);
     }
     two = __ballot_sync(FULL_MASK, need > 1) >> (lane & 16) & 0xffffu;
     three = __ballot_sync(FULL_MASK, need > 2) >> (lane & 16) & 0xffffu;
-    if (lane % 16 == 0)
+    if (lane % 16 == 0 && live)
         x.count[(size_t)row * (size_t)(x.ld / STRIP_UNIT) + (size_t)(k0 / STRIP_UNIT + lane / 16)] =
             three ? 3
             : two ? 2
                   : 1;
 }
 
+__device__ static inline void put_any(const struct strip_x &x, const struct mat &w,
+                                      const uint16_t *suh, enum codec in, int row, int k0,
+                                      float (&v)[4])
+{
+    if (w.dtype == DTYPE_EXL3)
+        put_inputs<true>(x, w, suh, in, row, k0, EXL3_BLOCK, v);
+    else
+        put_inputs<false>(x, w, suh, in, row, k0, EXL3_BLOCK, v);
+}
+
 // Four values of a row of n, from k on; zeros behind its end.
 __device__ static inline void take_four(const float *x, int k, int n, float (&v)[4])
 {
+    if (k + 4 <= n && ((uintptr_t)(x + k) & 15) == 0) {
+        float4 f = *(const float4 *)(x + k);
+
+        v[0] = f.x;
+        v[1] = f.y;
+        v[2] = f.z;
+        v[3] = f.w;
+        return;
+    }
 #pragma unroll
     for (int i = 0; i < 4; i++)
         v[i] = k + i < n ? x[k + i] : 0;

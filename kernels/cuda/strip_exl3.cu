@@ -1,12 +1,12 @@
 // strip_exl3.cu is the product of EXL3 weights, a kernel for each width.
 #include "kernels/cuda/wide.cuh"
 
-void strip_launch_exl3(cudaStream_t s, int bits2, const struct strip_launch *p, dim3 grid)
+void strip_launch_exl3(struct queue *q, int bits2, const struct strip_launch *p, dim3 grid)
 {
     switch (bits2) {
 #define WIDTH(b)                                                                                   \
     case b:                                                                                        \
-        strip_go<exl3_codes<b>>(s, p, grid);                                                       \
+        strip_go<exl3_codes<b>>(q, p, grid);                                                       \
         break;
         WIDTH(2)
         WIDTH(3)
@@ -21,4 +21,22 @@ void strip_launch_exl3(cudaStream_t s, int bits2, const struct strip_launch *p, 
         WIDTH(16)
 #undef WIDTH
     }
+}
+
+cudaError_t strip_limits_exl3(cudaError_t e)
+{
+#define WIDTH(b) e = strip_limits<exl3_codes<b>>(e);
+    WIDTH(2)
+    WIDTH(3)
+    WIDTH(4)
+    WIDTH(5)
+    WIDTH(6)
+    WIDTH(7)
+    WIDTH(8)
+    WIDTH(10)
+    WIDTH(12)
+    WIDTH(14)
+    WIDTH(16)
+#undef WIDTH
+    return e;
 }

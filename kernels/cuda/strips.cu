@@ -1,6 +1,7 @@
 // strips.cu owns the dense product of quantised weights: rows go in, strips are multiplied, sums
 // come out. Rows are taken as many at a time as the queue's scratch holds.
 #include "kernels/cuda/rows.cuh"
+#include "kernels/cuda/sheet.cuh"
 #include "kernels/cuda/wide.cuh"
 
 #define THREADS 256
@@ -26,34 +27,57 @@ __global__ static void take_rows(const __grid_constant__ struct rows_in p)
         p.from + ((size_t)row * (size_t)p.groups + (size_t)group) * (size_t)p.w.cols;
     float v[4];
 
+    dependency_wait();
     if (row >= p.rows)
         return;
     take_four(from, k0 + 4 * lane, p.w.cols, v);
-    put_inputs(p.x, p.w, p.w.suh + (size_t)slice * (size_t)p.x.ld + k0, p.in,
-               variant * p.rows + row, k0, v);
+    put_any(p.x, p.w, p.w.suh + (size_t)slice * (size_t)p.x.ld + k0, p.in, variant * p.rows + row,
+            k0, v);
 }
 
-// A warp the outputs of a row in a part. Bound by bytes.
+// A warp the outputs of a row in a part, from the sums of wide blocks. Bound by bytes.
 __global__ static void give_rows(const __grid_constant__ struct strip_launch p)
 {
     int parts = p.groups * p.parts, i = (int)blockIdx.x * WARPS + (int)threadIdx.x / CUDA_WARP;
+    int row = i / parts, part = i % parts, wide = strip_outputs(p.w);
+    int lane = (int)threadIdx.x % CUDA_WARP, begin = part / p.parts * p.local;
+    int n0 = (begin / wide + part % p.parts) * wide;
+    float v[4];
 
-    if (i / parts < p.rows)
-        give_part(p, i / parts, i % parts);
+    if (row >= p.rows)
+        return;
+    take_outputs(p.z + (size_t)row * (size_t)p.ldz + (size_t)(part * wide), p.w, n0, wide, v);
+#pragma unroll
+    for (int k = 0; k < 4; k++) {
+        int n = n0 + 4 * lane + k;
+
+        if (4 * lane < wide && n >= begin && n < begin + p.local)
+            p.y[(size_t)row * (size_t)p.w.rows + (size_t)n] = rounded(v[k], p.round);
+    }
 }
 
-void strip_launch_kind(cudaStream_t s, uint32_t kind, const struct strip_launch *p, dim3 grid)
+void strip_launch_kind(struct queue *q, uint32_t kind, const struct strip_launch *p, dim3 grid)
 {
     if (kind == fp8_codes::KIND)
-        strip_go<fp8_codes>(s, p, grid);
+        strip_go<fp8_codes>(q, p, grid);
     else if (kind == fp4_codes<DTYPE_MXFP4>::KIND)
-        strip_go<fp4_codes<DTYPE_MXFP4>>(s, p, grid);
+        strip_go<fp4_codes<DTYPE_MXFP4>>(q, p, grid);
     else if (kind == fp4_codes<DTYPE_NVFP4>::KIND)
-        strip_go<fp4_codes<DTYPE_NVFP4>>(s, p, grid);
+        strip_go<fp4_codes<DTYPE_NVFP4>>(q, p, grid);
     else
         for (int bits2 = 2; bits2 <= 16; bits2++)
             if (kind == MAT_KIND_EXL3 << bits2)
-                strip_launch_exl3(s, bits2, p, grid);
+                strip_launch_exl3(q, bits2, p, grid);
+}
+
+extern "C" cudaError_t cuda_strip_limits(int shared_max)
+{
+    cudaError_t e = shared_max < WIDE_ROOM ? cudaErrorInvalidConfiguration : cudaSuccess;
+
+    e = strip_limits<fp8_codes>(e);
+    e = strip_limits<fp4_codes<DTYPE_MXFP4>>(e);
+    e = strip_limits<fp4_codes<DTYPE_NVFP4>>(e);
+    return strip_limits_exl3(e);
 }
 
 static int gcd(int a, int b)
@@ -90,14 +114,59 @@ static bool cut_of(struct queue *q, const struct matmul_args *a, int groups, int
     return true;
 }
 
+// Some rows of the call, with room for their inputs at `at` where blocks do not make them.
+static void some_rows(struct queue *q, struct strip_launch *p, const struct matmul_args *a,
+                      int first, char *at)
+{
+    struct rows_in in = { .w = p->w, .groups = p->groups, .local = p->local, .in = p->in };
+    int variants = p->w.rows / p->cut, blocks = p->groups * p->parts;
+    bool exl3 = p->w.dtype == DTYPE_EXL3;
+
+    p->y = a->y + (size_t)first * (size_t)p->w.rows;
+    p->from = a->x + (size_t)first * (size_t)p->groups * (size_t)p->w.cols;
+    if (at) {
+        p->zrows = p->rows;
+        p->z = (float *)strip_x_place(&p->x, exl3, variants * p->rows, at);
+        in.x = p->x;
+        in.from = p->from;
+        in.rows = p->rows;
+        in.cut = p->cut;
+        if (p->x.ld)
+            launch(q, take_rows,
+                   dim3(blocks_for((size_t)p->rows * (size_t)(p->x.ld / EXL3_BLOCK), WARPS),
+                        (unsigned)variants),
+                   THREADS, 0, in);
+    }
+    if (p->wide && sheet_fits(p)) {
+        sheet_matmul(
+            q, p, p->z,
+            (size_t)((char *)cuda_queue(q)->scratch + cuda_queue(q)->scratch_bytes - (char *)p->z));
+    } else if (p->wide) {
+        strip_launch_kind(q, mat_kind(&p->w), p, dim3((unsigned)blocks, 1));
+        give_rows<<<blocks_for((size_t)p->rows * (size_t)blocks, WARPS), THREADS, 0,
+                    cuda_stream(q)>>>(*p);
+    } else {
+        strip_launch_kind(q, mat_kind(&p->w), p, dim3((unsigned)p->splits, (unsigned)blocks));
+    }
+}
+
+// Whether blocks make the inputs of so many rows themselves.
+static bool own_inputs(const struct strip_launch *p, int rows)
+{
+    size_t sums = narrow_sums((rows > STRIP_TOKENS ? 2 : 1) * STRIP_TOKENS);
+    int each = rows > STRIP_TOKENS ? 2 * STRIP_TOKENS : rows;
+
+    return !p->wide && p->w.dtype == DTYPE_EXL3 && rows * p->span / 2 <= NARROW_TASKS &&
+           rows * p->span / 2 * p->splits * p->groups * p->parts <= NARROW_AGAIN &&
+           (size_t)each * narrow_row(p->span, true) <= NARROW_SHARED - sums;
+}
+
 void strip_matmul(struct queue *q, const struct matmul_args *a)
 {
-    struct strip_launch p = { .w = *a->w, .round = a->round, .matrices = 1 };
-    struct rows_in in = { .w = *a->w, .in = a->in };
-    int wide = strip_outputs(p.w), variants, most;
+    struct strip_launch p = { .role = STRIP_DENSE, .in = a->in, .round = a->round, .w = *a->w };
+    int wide = strip_outputs(p.w), most;
     bool exl3 = p.w.dtype == DTYPE_EXL3;
-    size_t row, room = cuda_queue(q)->scratch_bytes;
-    char *at = (char *)cuda_queue(q)->scratch;
+    size_t row, spare = 0, room = cuda_queue(q)->scratch_bytes;
 
     if (p.w.q.layout != LAYOUT_DEVICE) {
         queue_fail(q, -EINVAL, "matmul: weights packed for another backend");
@@ -115,13 +184,27 @@ void strip_matmul(struct queue *q, const struct matmul_args *a)
     p.local = p.w.rows / p.groups;
     p.parts = (p.local + wide - 1) / wide + (p.local % wide && p.groups > 1);
     p.ldz = (int)mat_round_up((size_t)(p.groups * p.parts * wide), EXL3_BLOCK);
-    p.splits = strip_splits(p.groups * p.parts, p.w.cols);
+    p.splits = strip_splits(p.groups * p.parts, strip_pieces(p.w));
+    p.span = narrow_span(p.w, p.splits);
+    p.wide = p.many = a->rows > WIDE_FROM;
+    if (own_inputs(&p, a->rows)) {
+        p.rows = a->rows;
+        some_rows(q, &p, a, 0, NULL);
+        queue_note(q, "matmul");
+        return;
+    }
     p.x.ld = (int)mat_round_up((size_t)p.w.cols, EXL3_BLOCK);
-    p.wide = a->rows > WIDE_FROM;
-    variants = p.w.rows / p.cut;
-    row = (size_t)variants * strip_x_bytes(&p.x, exl3) +
-          (size_t)(p.wide ? 1 : p.splits) * (size_t)p.ldz * sizeof(float);
-    most = (int)((room - 2 * MAT_ALIGN) / row);
+    row = (size_t)(p.w.rows / p.cut) * strip_x_bytes(&p.x, exl3) +
+          (p.wide ? (size_t)p.ldz * sizeof(float) : 0);
+    if (p.wide && sheet_fits(&p)) {
+        size_t all = sheet_least(&p.w) * blocks_for((size_t)p.w.rows, EXL3_BLOCK);
+
+        row -= (size_t)p.ldz * sizeof(float);
+        spare = all < room / 2 ? all : sheet_least(&p.w) < room / 2 ? room / 2 : sheet_least(&p.w);
+    }
+    most = row && room > spare + 2 * MAT_ALIGN ? (int)((room - spare - 2 * MAT_ALIGN) / row) : 0;
+    if (most > a->rows || row == 0)
+        most = a->rows;
     if (most < 1) {
         queue_fail(q, -EINVAL, "matmul: %d x %d is too large: a row needs %zu bytes of %zu",
                    p.w.rows, p.w.cols, row, room);
@@ -129,23 +212,7 @@ void strip_matmul(struct queue *q, const struct matmul_args *a)
     }
     for (int first = 0; first < a->rows; first += p.rows) {
         p.rows = a->rows - first < most ? a->rows - first : most;
-        p.zrows = p.rows;
-        p.z = (float *)strip_x_place(&p.x, exl3, variants * p.rows, at);
-        p.y = a->y + (size_t)first * (size_t)p.w.rows;
-        in.x = p.x;
-        in.from = a->x + (size_t)first * (size_t)p.groups * (size_t)p.w.cols;
-        in.rows = p.rows;
-        in.groups = p.groups;
-        in.local = p.local;
-        in.cut = p.cut;
-        if (p.x.ld)
-            take_rows<<<dim3(blocks_for((size_t)p.rows * (size_t)(p.x.ld / EXL3_BLOCK), WARPS),
-                             (unsigned)variants),
-                        THREADS, 0, cuda_stream(q)>>>(in);
-        strip_launch_kind(cuda_stream(q), mat_kind(&p.w), &p,
-                          dim3((unsigned)(p.groups * p.parts), (unsigned)p.splits));
-        give_rows<<<blocks_for((size_t)p.rows * (size_t)(p.groups * p.parts), WARPS), THREADS, 0,
-                    cuda_stream(q)>>>(p);
+        some_rows(q, &p, a, first, (char *)cuda_queue(q)->scratch);
     }
     queue_note(q, "matmul");
 }

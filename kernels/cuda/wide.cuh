@@ -1,23 +1,24 @@
-// wide - the product of strips for many rows: a block takes a strip, all of its inputs and 64 rows.
-// Pieces are decoded into shared memory once for all rows. A row's sum is made as in strip.cuh, part
-// after part, so its bits are those that it has in a small window; there is one split to give back.
+// wide - the product of strips for many rows where a sheet of operands would not pay: rows of experts, and
+// groups of outputs that are no whole blocks. A block takes a strip, all of its inputs and up to NT lots
+// of rows; it decodes the next unit into shared memory while it multiplies the one at hand. A row's sum
+// is made as in strip.cuh, part after part, so its bits are those that it has in a small window.
 #ifndef TANDEM_KERNELS_CUDA_WIDE_CUH
 #define TANDEM_KERNELS_CUDA_WIDE_CUH
 
-#include "kernels/cuda/codes.cuh"
+#include "kernels/cuda/narrow.cuh"
 
-#define WIDE_ROWS 64
-#define WIDE_UNITS 2 // decoded at a time
-#define WIDE_TILES 4 // of a warp
+#define WIDE_TILES 4         // of a warp
+#define WIDE_STEPS 4         // k-steps of a unit
+#define WIDE_ROOM (80 << 10) // shared memory of a block
 
 // Which tiles and rows a warp has, and its sums: of a part, of a split, of all.
-template <class C> struct wide_share {
-    static constexpr int ACROSS = C::TILES / WIDE_TILES;           // warps along the outputs
-    static constexpr int DOWN = STRIP_WARPS / ACROSS;              // and along the rows
-    static constexpr int NT = WIDE_ROWS / STRIP_TOKENS / DOWN;     // instructions' worth of rows
-    static constexpr int EACH = 4 / C::STEPS;                      // pieces of a unit
-    static constexpr int PIECES = WIDE_UNITS * EACH;               // in shared memory
-    static constexpr int SPAN = C::TILES / (STRIP_WARPS / PIECES); // tiles that a warp decodes
+template <class C, int NT> struct wide_share {
+    static constexpr int ACROSS = C::TILES / WIDE_TILES; // warps along the outputs
+    static constexpr int DOWN = STRIP_WARPS / ACROSS;    // and along the rows
+    static constexpr int ROWS = DOWN * NT * STRIP_TOKENS;
+    static constexpr int PAIRS = C::TILES / 2;                      // of tiles, a warp decodes one
+    static constexpr int STEPS = WIDE_STEPS * PAIRS / STRIP_WARPS;  // in so many k-steps of a unit
+    static constexpr int CODES = WIDE_STEPS * C::TILES * CUDA_WARP; // operands of a unit
     typedef float sums[WIDE_TILES][NT][4];
 };
 
@@ -34,127 +35,221 @@ template <class S> __device__ static inline void wide_add(S &to, S &from, bool f
             }
 }
 
-template <class C>
-__global__ static void __launch_bounds__(STRIP_THREADS)
+// ---- which block does what ------------------------------------------------------------------
+
+__device__ static inline bool job_dense(const struct strip_launch &p, int rows, struct strip_job *j)
+{
+    int wide = strip_outputs(p.w), group = (int)blockIdx.x / p.parts;
+    int begin = group * p.local, first = (int)blockIdx.z * rows;
+
+    j->w = p.w;
+    j->strip = begin / wide + (int)blockIdx.x % p.parts;
+    j->n = p.rows - first < rows ? p.rows - first : rows;
+    j->x0 = (j->strip * wide > begin ? j->strip * wide : begin) / p.cut * p.rows + first;
+    j->z0 = first;
+    j->column = (int)blockIdx.x * wide;
+    j->z = 0;
+    return j->strip * wide < begin + p.local;
+}
+
+// Members of an expert lie side by side in the order; heads are those where a lot of rows begins.
+__device__ static inline bool job_expert(const struct strip_launch &p, uint32_t kind, int rows,
+                                         struct strip_job *j)
+{
+    int y = (int)blockIdx.z, m = (int)blockIdx.y;
+
+    if (y < p.lots) {
+        struct member head;
+
+        if (y >= *p.heads)
+            return false;
+        y = p.heads[1 + y];
+        head = p.order[y];
+        j->w = p.we[m][head.expert];
+        j->n = head.left < rows ? head.left : rows;
+        j->z0 = y;
+    } else {
+        int row = (y - p.lots) * rows;
+
+        j->w = *p.ws[m];
+        j->n = p.rows - row < rows ? p.rows - row : rows;
+        j->z0 = p.picks + row;
+    }
+    j->x0 = m * (p.picks + p.rows) + j->z0;
+    j->strip = (int)blockIdx.x;
+    j->column = j->strip * strip_outputs(j->w);
+    j->z = (size_t)m * p.zmat;
+    return mat_kind(&j->w) == kind && j->column < j->w.rows;
+}
+
+// ---- the product ----------------------------------------------------------------------------
+
+// Planes that some row of the block needs.
+template <int ROWS>
+__device__ static inline int wide_planes(const struct strip_launch &p, const struct strip_job &j)
+{
+    int units = p.x.ld / STRIP_UNIT, most = 1;
+
+    for (int i = (int)threadIdx.x; i < j.n * units; i += STRIP_THREADS) {
+        int c = p.x.count[(size_t)j.x0 * (size_t)units + (size_t)i];
+
+        most = c > most ? c : most;
+    }
+    return __syncthreads_or(most > 2) ? 3 : __syncthreads_or(most > 1) ? 2 : 1;
+}
+
+// Operands of the warp's share of a unit, from its piece of codes.
+template <class C, int NT>
+__device__ static inline void wide_decode(const C &codes, const typename C::piece &piece, uint4 *to)
+{
+    typedef wide_share<C, NT> share;
+    int lane = (int)threadIdx.x % CUDA_WARP, warp = (int)threadIdx.x / CUDA_WARP;
+    int first = warp / share::PAIRS * share::STEPS; // k-step of the unit
+
+#pragma unroll
+    for (int step = 0; step < C::STEPS; step++)
+#pragma unroll
+        for (int t = 0; t < C::TILES; t += 2) {
+            uint32_t a[2][4];
+            int at = first / C::STEPS * C::STEPS + step;
+
+            if (t / 2 != warp % share::PAIRS || at < first || at >= first + share::STEPS)
+                continue;
+            if (C::BOOKS > 1 && codes.book)
+                codes.template operands<C::BOOKS - 1>(piece, step, t, a);
+            else
+                codes.template operands<0>(piece, step, t, a);
+#pragma unroll
+            for (int k = 0; k < 2; k++)
+                to[(at * C::TILES + t + k) * CUDA_WARP + lane] =
+                    make_uint4(a[k][0], a[k][1], a[k][2], a[k][3]);
+        }
+}
+
+// Bound by the decoding, and from some 64 rows on by the matrix unit.
+template <class C, int NT>
+__global__ static void __launch_bounds__(STRIP_THREADS, NT == 1 ? 2 : 1)
     strip_wide(const __grid_constant__ struct strip_launch p)
 {
-    typedef wide_share<C> share;
-    constexpr int NT = share::NT, EACH = share::EACH;
-    __shared__ uint4 tiles[share::PIECES * C::STEPS][C::TILES][CUDA_WARP];
-    int lane = (int)threadIdx.x % CUDA_WARP, warp = (int)threadIdx.x / CUDA_WARP;
+    typedef wide_share<C, NT> share;
+    extern __shared__ uint4 wide_memory[];
+    constexpr int EACH = WIDE_STEPS / C::STEPS, ROWS = share::ROWS;
+    constexpr int MINE = ROWS * 8 / STRIP_THREADS; // 16-byte pieces of rows that a thread brings
+    int t = (int)threadIdx.x, lane = t % CUDA_WARP, warp = t / CUDA_WARP;
     int t0 = warp % share::ACROSS * WIDE_TILES, r0 = warp / share::ACROSS * NT * STRIP_TOKENS;
+    int mine = warp / share::PAIRS * share::STEPS / C::STEPS; // piece of a unit
     typename share::sums part = {}, split = {}, all = {};
-    const uint16_t *x[NT];
-    const uint8_t *count[NT];
-    bool live[NT];
+    typename C::piece now;
+    const uint16_t *from[MINE];
+    uint4 *rows = wide_memory + 2 * share::CODES;
     struct strip_job j;
-    int units, parts, done = 0;
+    int units, pieces, parts, until, planes = 1, done = 0;
 
-    if (!(p.order ? job_expert(p, C::KIND, WIDE_ROWS, &j) : job_dense(p, WIDE_ROWS, &j)))
+    if (!(p.role == STRIP_DENSE ? job_dense(p, ROWS, &j) : job_expert(p, C::KIND, ROWS, &j)))
         return;
-    units = strip_units(j.w.cols);
-    parts = j.splits * STRIP_WARPS;
+    units = strip_units(j.w);
+    pieces = units * EACH;
+    parts = p.splits * STRIP_WARPS;
+    until = part_first(pieces, 1, parts);
+    if (!C::F16)
+        planes = wide_planes<ROWS>(p, j);
 #pragma unroll
-    for (int r = 0; r < NT; r++) {
-        int row = r0 + r * STRIP_TOKENS + lane / 4;
+    for (int i = 0; i < MINE; i++) {
+        int row = (i * STRIP_THREADS + t) / 8;
 
-        live[r] = row < j.n;
-        row = j.x0 + (live[r] ? row : 0);
-        x[r] = p.x.data + (size_t)row * (size_t)p.x.ld + lane % 4 * 16;
-        count[r] = p.x.count + (size_t)row * (size_t)(p.x.ld / STRIP_UNIT);
+        from[i] =
+            p.x.data + (size_t)(j.x0 + (row < j.n ? row : j.n - 1)) * (size_t)p.x.ld + t % 8 * 8;
     }
     C codes(j.w, j.strip, lane);
 
-    auto end_parts = [&](int unit) { // those that end before this unit
-        while (done < parts && part_first(units, done + 1, parts) <= unit) {
+    auto bring = [&](int unit) {
+        uint4 *to = rows + (size_t)(unit % 2 * planes) * (size_t)(ROWS * 8);
+
+        for (int plane = 0; plane < planes && unit < units; plane++, to += ROWS * 8)
+#pragma unroll
+            for (int i = 0; i < MINE; i++) {
+                int at = i * STRIP_THREADS + t, row = at / 8;
+
+                copy_async(to + row * 8 + (at % 8 ^ (row & 1)),
+                           (const uint4 *)(from[i] + (size_t)plane * p.x.plane +
+                                           (size_t)unit * STRIP_UNIT));
+            }
+        copy_commit();
+    };
+    auto end_parts = [&](int piece) { // those that end before this one
+        while (done < parts && until <= piece) {
             wide_add(split, part, done % STRIP_WARPS == 0);
             if (++done % STRIP_WARPS == 0)
                 wide_add(all, split, done == STRIP_WARPS);
+            until = part_first(pieces, done + 1, parts);
         }
     };
-    for (int unit = 0; unit < units; unit += WIDE_UNITS) {
-        int mine = warp % share::PIECES, piece = unit * EACH + mine;
+    if (units > 0) {
+        codes.load(mine, now);
+        bring(0);
+        wide_decode<C, NT>(codes, now, wide_memory);
+    }
+    if (units > 1)
+        codes.load(EACH + mine, now);
+    for (int unit = 0; unit < units; unit++) {
+        const uint4 *a = wide_memory + unit % 2 * share::CODES;
+        const uint4 *b = rows + (size_t)(unit % 2 * planes) * (size_t)(ROWS * 8);
 
-        __syncthreads(); // tiles are read by the round before
-        if (piece < units * EACH) {
-            typename C::piece codes_now;
-
-            codes.load(piece, codes_now);
-#pragma unroll
-            for (int step = 0; step < C::STEPS; step++)
-#pragma unroll
-                for (int t = 0; t < C::TILES; t += 2) {
-                    uint32_t a[2][4];
-
-                    if (t / share::SPAN != warp / share::PIECES)
-                        continue;
-                    codes.operands(codes_now, step, t, a);
-#pragma unroll
-                    for (int k = 0; k < 2; k++)
-                        tiles[mine * C::STEPS + step][t + k][lane] =
-                            make_uint4(a[k][0], a[k][1], a[k][2], a[k][3]);
-                }
+        copy_wait<0>();
+        __syncthreads(); // this unit is there, and the one before it is read
+        if (unit + 1 < units) {
+            bring(unit + 1);
+            wide_decode<C, NT>(codes, now, wide_memory + (unit + 1) % 2 * share::CODES);
         }
-        __syncthreads();
-        for (int n = 0; n < share::PIECES && unit * EACH + n < units * EACH; n++) {
+        if (unit + 2 < units)
+            codes.load((unit + 2) * EACH + mine, now);
+        if (r0 >= j.n)
+            continue;
+        for (int n = 0; n < EACH; n++) {
             typename share::sums few = {};
-            int at = unit * EACH + n, planes = 1;
 
-            if (n % EACH == 0)
-                end_parts(unit + n / EACH);
-            if (!C::F16) {
-                int most = 1;
-
-#pragma unroll
-                for (int r = 0; r < NT; r++) {
-                    int c = live[r] ? count[r][at / EACH] : 1;
-
-                    most = c > most ? c : most;
-                }
-                planes = __any_sync(FULL_MASK, most > 2)   ? 3
-                         : __any_sync(FULL_MASK, most > 1) ? 2
-                                                           : 1;
-            }
+            end_parts(unit * EACH + n);
             for (int plane = 0; plane < planes; plane++)
 #pragma unroll
-                for (int step = 0; step < C::STEPS; step += 2) {
-                    uint4 b[NT];
+                for (int half = 0; half < C::STEPS / 2; half++) {
+                    int pair = n * (C::STEPS / 2) + half; // of k-steps
+                    uint4 x[NT];
 
 #pragma unroll
-                    for (int r = 0; r < NT; r++)
-                        b[r] = live[r] ? *(const uint4 *)(x[r] + (size_t)plane * p.x.plane +
-                                                          (size_t)(at / EACH) * STRIP_UNIT +
-                                                          (at % EACH * C::STEPS + step) * 4)
-                                       : make_uint4(0, 0, 0, 0);
+                    for (int r = 0; r < NT; r++) {
+                        int row = r0 + r * STRIP_TOKENS + lane / 4;
+
+                        x[r] = b[(plane * ROWS + row) * 8 + ((lane % 4 * 2 + pair) ^ (row & 1))];
+                    }
 #pragma unroll
                     for (int s = 0; s < 2; s++)
 #pragma unroll
-                        for (int t = 0; t < WIDE_TILES; t++) {
-                            uint4 v = tiles[n * C::STEPS + step + s][t0 + t][lane];
-                            const uint32_t a[4] = { v.x, v.y, v.z, v.w };
+                        for (int k = 0; k < WIDE_TILES; k++) {
+                            uint4 v = a[((pair * 2 + s) * C::TILES + t0 + k) * CUDA_WARP + lane];
+                            const uint32_t w[4] = { v.x, v.y, v.z, v.w };
 
 #pragma unroll
                             for (int r = 0; r < NT; r++)
-                                mma<C::F16>(C::SCALED ? few[t][r] : part[t][r], a,
-                                            s ? b[r].z : b[r].x, s ? b[r].w : b[r].y);
+                                mma<C::F16>(C::SCALED ? few[k][r] : part[k][r], w,
+                                            s ? x[r].z : x[r].x, s ? x[r].w : x[r].y);
                         }
                 }
             if constexpr (C::SCALED)
 #pragma unroll
-                for (int t = 0; t < WIDE_TILES; t++) {
-                    float by = codes.scale(at, t0 + t);
+                for (int k = 0; k < WIDE_TILES; k++) {
+                    float by = codes.scale(unit * EACH + n, t0 + k);
 
 #pragma unroll
                     for (int r = 0; r < NT; r++)
 #pragma unroll
                         for (int c = 0; c < 4; c++)
-                            part[t][r][c] = fmaf(by, few[t][r][c], part[t][r][c]);
+                            part[k][r][c] = fmaf(by, few[k][r][c], part[k][r][c]);
                 }
         }
     }
-    end_parts(units);
+    end_parts(pieces);
 #pragma unroll
-    for (int t = 0; t < WIDE_TILES; t++)
+    for (int k = 0; k < WIDE_TILES; k++)
 #pragma unroll
         for (int r = 0; r < NT; r++)
 #pragma unroll
@@ -163,34 +258,63 @@ __global__ static void __launch_bounds__(STRIP_THREADS)
 
                 if (row < j.n)
                     p.z[j.z + (size_t)(j.z0 + row) * (size_t)p.ldz +
-                        (size_t)(j.column + (t0 + t) * MAT_TILE + lane / 4 + c / 2 * 8)] =
-                        all[t][r][c];
+                        (size_t)(j.column + (t0 + k) * MAT_TILE + lane / 4 + c / 2 * 8)] =
+                        all[k][r][c];
             }
 }
 
 // ---- launching ----------------------------------------------------------------------------------
 
-static inline unsigned strip_lots(const struct strip_launch *p, int rows)
+// Rows that a block takes where p has few or many of them.
+static inline int wide_rows(uint32_t kind, bool many)
 {
-    unsigned lots = blocks_for((size_t)p->rows, rows);
-
-    return p->order ? (unsigned)p->picks + (p->ws[0] ? lots : 0) : lots;
+    return (kind >= MAT_KIND_EXL3 ? 32 : 64) * (many ? 2 : 1);
 }
 
-// strip_go - queue the product, the narrow one with grid.y splits of every matrix.
-template <class C> static void strip_go(cudaStream_t s, const struct strip_launch *p, dim3 grid)
+template <class C, int NT>
+static void wide_go(struct queue *q, const struct strip_launch *p, dim3 grid)
 {
-    if (p->wide) {
-        grid.y = (unsigned)p->matrices;
-        grid.z = strip_lots(p, WIDE_ROWS);
-        strip_wide<C><<<grid, STRIP_THREADS, 0, s>>>(*p);
-    } else if (p->rows <= (p->order ? WIDE_ROWS : STRIP_TOKENS)) { // an expert has few of the rows
-        grid.z = strip_lots(p, STRIP_TOKENS);
-        strip_rows<C, 1><<<grid, STRIP_THREADS, 0, s>>>(*p);
+    typedef wide_share<C, NT> share;
+    size_t shared =
+        2 * sizeof(uint4) * (size_t)(share::CODES + (C::F16 ? 1 : STRIP_PLANES) * share::ROWS * 8);
+    unsigned lots = blocks_for((size_t)p->rows, share::ROWS);
+
+    grid.z = p->role == STRIP_DENSE ? lots : (unsigned)p->lots + (p->a.s1 ? lots : 0);
+    strip_wide<C, NT><<<grid, STRIP_THREADS, shared, cuda_stream(q)>>>(*p);
+}
+
+// strip_go - queue the product; grid.x and grid.y are set.
+template <class C> static void strip_go(struct queue *q, const struct strip_launch *p, dim3 grid)
+{
+    if (p->wide && C::F16 && p->many) {
+        wide_go<C, 2>(q, p, grid);
+    } else if (p->wide) {
+        wide_go<C, 1>(q, p, grid);
+    } else if (p->role != STRIP_DENSE) { // an expert has few of the rows
+        grid.z = (unsigned)p->picks + (p->a.s1 ? blocks_for((size_t)p->rows, p->each) : 0);
+        launch_cluster(q, strip_rows<C, 1>, grid.x, grid, STRIP_THREADS,
+                       narrow_bytes<C, 1>(p, p->each), *p);
+    } else if (p->rows <= STRIP_TOKENS) {
+        grid.z = 1;
+        launch_cluster(q, strip_rows<C, 1>, grid.x, grid, STRIP_THREADS,
+                       narrow_bytes<C, 1>(p, p->rows), *p);
     } else {
-        grid.z = strip_lots(p, 2 * STRIP_TOKENS);
-        strip_rows<C, 2><<<grid, STRIP_THREADS, 0, s>>>(*p);
+        grid.z = blocks_for((size_t)p->rows, 2 * STRIP_TOKENS);
+        launch_cluster(q, strip_rows<C, 2>, grid.x, grid, STRIP_THREADS,
+                       narrow_bytes<C, 2>(p, 2 * STRIP_TOKENS), *p);
     }
+}
+
+// strip_limits - let the kernels for C have the shared memory that they ask for.
+template <class C> static cudaError_t strip_limits(cudaError_t e)
+{
+    if (e == cudaSuccess)
+        e = cudaFuncSetAttribute((const void *)strip_wide<C, 1>,
+                                 cudaFuncAttributeMaxDynamicSharedMemorySize, WIDE_ROOM);
+    if (e == cudaSuccess && C::F16)
+        e = cudaFuncSetAttribute((const void *)strip_wide < C, C::F16 ? 2 : 1 >,
+                                 cudaFuncAttributeMaxDynamicSharedMemorySize, WIDE_ROOM);
+    return e;
 }
 
 #endif

@@ -60,6 +60,7 @@ struct v41_site {
 struct v41_experts {
     int n, k, inter; /* inter: this rank's widest share, for scratch */
     uint32_t kinds;  /* of all their weights */
+    int mixed;       /* as moe_args has it */
     struct mat gate;
     const float *bias;
     struct mat *w1, *w3, *w2;          /* host, [n] */

@@ -245,6 +245,7 @@ static void experts(const struct v41_arch *a, const struct v41_layer *l, struct 
                                          .dim = a->dim,
                                          .inter = e->inter,
                                          .kinds = e->kinds,
+                                         .mixed = e->mixed,
                                          .limit = a->limit,
                                          .in = x->in,
                                          .round = x->round });

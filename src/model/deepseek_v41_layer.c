@@ -155,6 +155,9 @@ int v41_layer_ready(struct v41_layer *l, struct device *d)
     e->kinds = mat_kind(&e->s1) | mat_kind(&e->s3) | mat_kind(&e->s2);
     for (size_t i = 0; i < 3 * n; i++)
         e->kinds |= mat_kind(&e->w1[i]);
+    e->mixed = mats_mixed(&e->s1, &e->s3, &e->s2);
+    for (size_t i = 0; i < n; i++)
+        e->mixed |= mats_mixed(&e->w1[i], &e->w1[n + i], &e->w1[2 * n + i]);
     r = d->ops->queue_open(d, &q);
     if (r < 0)
         return r;

@@ -1,0 +1,595 @@
+// narrow - the product of strips for up to 16 rows: a block takes a strip, a share of the inputs and up
+// to NT times 8 rows, a warp a part. The first codes of a dense product are on their way before the
+// kernel in front has ended. Inputs are made by the block itself where that is little work; the splits
+// of a strip are a cluster, whose blocks turn its sums into outputs row by row.
+#ifndef TANDEM_KERNELS_CUDA_NARROW_CUH
+#define TANDEM_KERNELS_CUDA_NARROW_CUH
+
+#include "kernels/cuda/codes.cuh"
+#include "kernels/cuda/rows.cuh"
+
+#define NARROW_SUMS (EXL3_BLOCK + 4) // values of a row of sums: rows begin in other banks
+#define NARROW_PART (STRIP_WARPS * STRIP_THREADS * 16) // bytes of what warps add up at a time
+#define NARROW_PAD 8                                   // values between rows of inputs
+#define NARROW_SHARED (48 << 10)                       // what a block gets without asking
+#define NARROW_AHEAD 4    // pieces of codes that are on their way to a warp
+#define NARROW_TASKS 64   // 128 inputs of a row each, up to which a block makes its own inputs
+#define NARROW_AGAIN 4096 // and all blocks together
+
+struct narrow_job {
+    const struct mat *w; // NULL: nothing to do
+    int strip, split, n; // n: rows
+    int first;           // dense: row of the call
+    int pick;       // experts: of member `lane`, picks + row for the shared expert; -1 behind them
+    int expert;     // -1: the shared one
+    int begin, end; // outputs that are wanted
+    int x;          // prepared inputs: where those of row 0, or of pick 0, begin
+    const float *from; // else: values of row 0
+    const uint16_t *suh;
+};
+
+// The units of inputs that the pieces of a split lie in: whole blocks of 128.
+__host__ __device__ static inline void narrow_units(const struct mat &w, int split, int splits,
+                                                    int *low, int *high)
+{
+    int pieces = strip_pieces(w), halves = strip_halves(w);
+
+    *low = part_first(pieces, split, splits) * halves / 4 * 2;
+    *high = (part_first(pieces, split + 1, splits) * halves + 3) / 4 * 2;
+}
+
+// narrow_span - units of inputs that a block holds at most.
+static inline int narrow_span(const struct mat &w, int splits)
+{
+    int most = 0;
+
+    for (int i = 0; i < splits; i++) {
+        int low, high;
+
+        narrow_units(w, i, splits, &low, &high);
+        most = high - low > most ? high - low : most;
+    }
+    return most;
+}
+
+// narrow_sums - bytes of the sums of a block for so many rows.
+static inline size_t narrow_sums(int rows)
+{
+    return (size_t)((rows + STRIP_SPLITS - 1) * NARROW_SUMS) * sizeof(float);
+}
+
+// narrow_row - bytes of a row of the inputs that a block makes itself.
+static inline size_t narrow_row(int span, bool exl3)
+{
+    return (size_t)(span * STRIP_UNIT + NARROW_PAD) * 2 * (exl3 ? 1 : STRIP_PLANES) + (size_t)span;
+}
+
+// ---- clusters and launches ------------------------------------------------------------------
+
+// What a block stored before it arrived is seen by those of its cluster that have waited. All threads
+// call both, in turn.
+__device__ static inline void cluster_arrive()
+{
+    __cluster_barrier_arrive();
+}
+
+__device__ static inline void cluster_wait()
+{
+    __cluster_barrier_wait();
+}
+
+// Where block `rank` of the cluster has what this one has at p, in shared memory.
+__device__ static inline float *cluster_peer(float *p, int rank)
+{
+    return (float *)__cluster_map_shared_rank(p, (unsigned)rank);
+}
+
+// The halves of dependency_wait. Blocks that come in next before this kernel is about to end take
+// places where it runs; where they do after dependency_settle, all that was before has ended.
+__device__ static inline void dependency_settle()
+{
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+}
+
+__device__ static inline void dependency_next()
+{
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
+
+// ---- which block does what ------------------------------------------------------------------
+
+__device__ static inline void narrow_dense(const struct strip_launch &p, int rows,
+                                           struct narrow_job *j)
+{
+    int wide = strip_outputs(p.w), part = (int)blockIdx.y, group, slices, variant;
+
+    j->w = &p.w;
+    j->split = (int)blockIdx.x;
+    j->first = (int)blockIdx.z * rows;
+    j->n = p.rows - j->first < rows ? p.rows - j->first : rows;
+    if (p.cut == p.w.rows) { // the same inputs for all
+        j->begin = 0;
+        j->end = p.w.rows;
+        j->strip = part;
+        j->x = j->first;
+        j->from = p.from + (size_t)j->first * (size_t)p.w.cols;
+        j->suh = p.w.suh;
+        return;
+    }
+    group = part / p.parts;
+    slices = p.w.q.slices ? p.w.q.slices : 1;
+    j->begin = group * p.local;
+    j->end = j->begin + p.local;
+    j->strip = j->begin / wide + part % p.parts;
+    if (j->strip * wide >= j->end) { // the last part of a group may have nothing
+        j->w = NULL;
+        return;
+    }
+    variant = (j->strip * wide > j->begin ? j->strip * wide : j->begin) / p.cut;
+    group = variant * p.cut / p.local;
+    j->x = variant * p.rows + j->first;
+    j->from = p.from + ((size_t)j->first * (size_t)p.groups + (size_t)group) * (size_t)p.w.cols;
+    j->suh = p.w.suh + (size_t)(variant * p.cut / (p.w.rows / slices)) *
+                           mat_round_up((size_t)p.w.cols, EXL3_BLOCK);
+}
+
+// The rows of the expert of pick y, if a lot of `each` of them begins there: their number, and the
+// pick of number `lane` in *pick. Whole warps.
+__device__ static inline int expert_members(const struct moe_args &a, int picks, int each, int y,
+                                            int *pick)
+{
+    int lane = (int)threadIdx.x % CUDA_WARP, e = a.id[y], before = 0, n = 0;
+
+    *pick = -1;
+    for (int base = 0; base < picks && n < each; base += CUDA_WARP) {
+        int i = base + lane;
+        unsigned set = __ballot_sync(FULL_MASK, i < picks && a.id[i] == e);
+        unsigned low = base + CUDA_WARP <= y ? FULL_MASK : base > y ? 0 : (1u << (y - base)) - 1;
+
+        before += __popc(set & low);
+        for (set &= ~low; set && n < each; set &= set - 1) {
+            if (lane == n)
+                *pick = base + __ffs((int)set) - 1;
+            n++;
+        }
+    }
+    return before % each == 0 ? n : 0;
+}
+
+// A matrix of an expert, by role; -1 is the shared one.
+__device__ static inline const struct mat *expert_mat(const struct strip_launch &p, int expert,
+                                                      bool up)
+{
+    const struct moe_args &a = p.a;
+
+    if (expert < 0)
+        return p.role == STRIP_DOWN ? a.s2 : up ? a.s3 : a.s1;
+    return (p.role == STRIP_DOWN ? a.w2 : up ? a.w3 : a.w1) + expert;
+}
+
+__device__ static inline void narrow_expert(const struct strip_launch &p, uint32_t kind,
+                                            struct narrow_job *j)
+{
+    const struct moe_args &a = p.a;
+    int y = (int)blockIdx.z, lane = (int)threadIdx.x % CUDA_WARP, up = 0;
+    const struct mat *w;
+
+    j->w = NULL;
+    j->split = (int)blockIdx.x;
+    j->strip = (int)blockIdx.y;
+    if (p.role == STRIP_GATE_UP) {
+        up = j->split / p.splits;
+        j->split %= p.splits;
+    }
+    j->expert = y < p.picks ? a.id[y] : -1;
+    if (y < p.picks && !expert_is_here(a, j->expert))
+        return;
+    w = expert_mat(p, j->expert, up);
+    if (mat_kind(w) != kind || j->strip * strip_outputs(*w) >= w->rows)
+        return;
+    if (p.role == STRIP_GATE_UP && j->expert < 0 && mats_mixed(a.s1, a.s3, a.s2))
+        return;
+    if (p.role == STRIP_GATE_UP && j->expert >= 0 &&
+        mats_mixed(a.w1 + j->expert, a.w3 + j->expert, a.w2 + j->expert))
+        return;
+    if (y < p.picks) {
+        j->n = expert_members(a, p.picks, p.each, y, &j->pick);
+        if (j->n == 0)
+            return;
+    } else {
+        int row = (y - p.picks) * p.each;
+
+        j->n = p.rows - row < p.each ? p.rows - row : p.each;
+        j->pick = lane < j->n ? p.picks + row + lane : -1;
+    }
+    j->w = w;
+    j->x = up ? p.picks + p.rows : 0;
+    j->suh = w->suh;
+    j->begin = 0;
+    j->end = w->rows;
+}
+
+// ---- inputs ---------------------------------------------------------------------------------
+
+// The row of the call whose inputs row i of the job has.
+__device__ static inline const float *narrow_from(const struct strip_launch &p,
+                                                  const struct narrow_job &j, int i)
+{
+    int pick;
+
+    if (p.role == STRIP_DENSE)
+        return j.from + (size_t)i * (size_t)p.groups * (size_t)p.w.cols;
+    pick = __shfl_sync(FULL_MASK, j.pick, i);
+    return p.from + (size_t)(pick < p.picks ? pick / p.a.k : pick - p.picks) * (size_t)p.a.dim;
+}
+
+// What the block needs of the rotations, brought near.
+__device__ static inline void narrow_ahead(const struct strip_launch &p, const struct narrow_job &j,
+                                           int low, int high)
+{
+    int t = (int)threadIdx.x, n0 = j.strip * EXL3_BLOCK;
+
+    if (j.w->dtype != DTYPE_EXL3)
+        return;
+    if (!p.x.data && t < high - low)
+        prefetch_l2(j.suh + (low + t) * STRIP_UNIT);
+    if (t >= STRIP_THREADS - 4)
+        prefetch_l2(t % 2 || !j.w->bias ? j.w->svh + n0 + t / 2 % 2 * STRIP_UNIT
+                                        : j.w->bias + n0 + t / 2 % 2 * STRIP_UNIT);
+}
+
+// Inputs of units `low` to `high` of all rows, warps in turn; both are even.
+template <bool ROTATED>
+__device__ static inline void narrow_inputs(const struct strip_launch &p,
+                                            const struct narrow_job &j, const struct strip_x &x,
+                                            int low, int high)
+{
+    int lane = (int)threadIdx.x % CUDA_WARP, blocks = (high - low) / 2;
+
+    for (int i = (int)threadIdx.x / CUDA_WARP; i < j.n * blocks; i += STRIP_WARPS) {
+        int row = i / blocks, k0 = i % blocks * EXL3_BLOCK, k = low * STRIP_UNIT + k0;
+        float v[4];
+
+        take_four(narrow_from(p, j, row), k + 4 * lane, j.w->cols, v);
+        put_inputs<ROTATED>(x, *j.w, j.suh + k, p.in, row, k0, EXL3_BLOCK, v);
+    }
+}
+
+// ---- sums -----------------------------------------------------------------------------------
+
+// Row i of a job is finished by block i % peers of the cluster, which gets a row of sums from each of
+// its peers: those of row i from peer r are row i / peers * peers + r of its sums.
+
+// Warps add their sums in order and send them to where rows are finished.
+template <int TILES, int NT>
+__device__ static inline void narrow_add(const float (&acc)[TILES][NT][4], float4 *part,
+                                         float *sums, int n)
+{
+    constexpr int AT_A_TIME = 8 / NT < TILES ? 8 / NT : TILES, SLOTS = AT_A_TIME * NT * CUDA_WARP;
+    int t = (int)threadIdx.x, lane = t % CUDA_WARP, warp = t / CUDA_WARP;
+    int row = warp % NT * STRIP_TOKENS + lane % 4 * 2, peers = (int)gridDim.x;
+    float *to[2];
+
+    for (int k = 0; k < 2; k++) {
+        int i = row + k;
+
+        to[k] = sums + (i / peers * peers + (int)blockIdx.x) * NARROW_SUMS + lane / 4;
+        if (peers > 1)
+            to[k] = cluster_peer(to[k], i % peers);
+    }
+#pragma unroll
+    for (int first = 0; first < TILES; first += AT_A_TIME) {
+        __syncthreads(); // inputs, or sums of the tiles before, are read
+#pragma unroll
+        for (int i = 0; i < AT_A_TIME; i++)
+#pragma unroll
+            for (int r = 0; r < NT; r++) {
+                const float(&c)[4] = acc[first + i][r];
+
+                if (r * STRIP_TOKENS + lane % 4 * 2 < n)
+                    part[warp * SLOTS + (i * NT + r) * CUDA_WARP + lane] =
+                        make_float4(c[0], c[1], c[2], c[3]);
+            }
+        __syncthreads();
+        if (first == 0 && peers > 1)
+            cluster_wait(); // all of the cluster are there
+        if (t < SLOTS && row < n) {
+            int tile = (first + warp / NT) * MAT_TILE;
+            float4 s = part[t];
+
+#pragma unroll
+            for (int w = 1; w < STRIP_WARPS; w++) {
+                float4 o = part[w * SLOTS + t];
+
+                s.x += o.x;
+                s.y += o.y;
+                s.z += o.z;
+                s.w += o.w;
+            }
+            to[0][tile] = s.x;
+            to[0][tile + 8] = s.z;
+            if (row + 1 < n) {
+                to[1][tile] = s.y;
+                to[1][tile + 8] = s.w;
+            }
+        }
+    }
+}
+
+// The lane's four sums of a row, splits in order: those of peers first .. first + splits - 1.
+__device__ static inline void narrow_take(const float *sums, int row, int first, int splits,
+                                          int wide, float (&v)[4])
+{
+    int lane = (int)threadIdx.x % CUDA_WARP, peers = (int)gridDim.x;
+
+    v[0] = v[1] = v[2] = v[3] = 0;
+    if (4 * lane >= wide)
+        return;
+    sums += (row / peers * peers + first) * NARROW_SUMS + 4 * lane;
+    for (int s = 0; s < splits; s++, sums += NARROW_SUMS) {
+        float4 o = *(const float4 *)sums;
+
+        v[0] = s ? v[0] + o.x : o.x;
+        v[1] = s ? v[1] + o.y : o.y;
+        v[2] = s ? v[2] + o.z : o.z;
+        v[3] = s ? v[3] + o.w : o.w;
+    }
+}
+
+// The rows of outputs that this block finishes, warps in turn.
+template <bool ROTATED>
+__device__ static inline void narrow_give(const struct strip_launch &p, const struct narrow_job &j,
+                                          const float *sums)
+{
+    int lane = (int)threadIdx.x % CUDA_WARP, wide = ROTATED ? EXL3_BLOCK : 64, n0 = j.strip * wide;
+    int peers = (int)gridDim.x;
+
+    for (int i = (int)threadIdx.x / CUDA_WARP * peers + (int)blockIdx.x; i < j.n;
+         i += STRIP_WARPS * peers) {
+        int pick = p.role == STRIP_DENSE ? 0 : __shfl_sync(FULL_MASK, j.pick, i);
+        float v[4];
+
+        narrow_take(sums, i, 0, p.splits, wide, v);
+        if (p.role == STRIP_GATE_UP) { // in blocks of gate and of up
+            const struct mat *w1 = expert_mat(p, j.expert, false);
+            const struct mat *w3 = expert_mat(p, j.expert, true);
+            const struct mat *w2 = j.expert < 0 ? p.a.s2 : p.a.w2 + j.expert;
+            float up[4], weight = j.expert < 0 ? 1 : p.a.weight[pick];
+
+            finish_outputs<ROTATED>(*w1, n0, wide, v);
+            narrow_take(sums, i, p.splits, p.splits, wide, up);
+            finish_outputs<ROTATED>(*w3, n0, wide, up);
+#pragma unroll
+            for (int k = 0; k < 4; k++)
+                v[k] = n0 + 4 * lane + k < w1->rows
+                           ? swiglu(rounded(v[k], p.round), rounded(up[k], p.round), weight,
+                                    p.a.limit, p.round)
+                           : 0;
+            put_inputs<ROTATED>(p.h, *w2, w2->suh + n0, p.in, pick, n0, wide, v);
+            continue;
+        }
+        finish_outputs<ROTATED>(*j.w, n0, wide, v);
+#pragma unroll
+        for (int k = 0; k < 4; k++) {
+            int n = n0 + 4 * lane + k;
+
+            if (4 * lane < wide && n >= j.begin && n < j.end) {
+                if (p.role == STRIP_DENSE)
+                    p.y[(size_t)(j.first + i) * (size_t)p.w.rows + (size_t)n] =
+                        rounded(v[k], p.round);
+                else
+                    p.y[(size_t)pick * (size_t)p.ldy + (size_t)n] = v[k];
+            }
+        }
+    }
+}
+
+// ---- the product ----------------------------------------------------------------------------
+
+// A piece of the inputs of NT times 8 rows by a piece of a strip: k-step after k-step.
+template <class C, int NT, int BOOK>
+__device__ static inline void piece_product(const C &codes, const typename C::piece &piece,
+                                            const uint4 (&b)[NT][C::STEPS / 2],
+                                            float (&acc)[C::TILES][NT][4])
+{
+#pragma unroll
+    for (int step = 0; step < C::STEPS; step++)
+#pragma unroll
+        for (int t = 0; t < C::TILES; t += 2) {
+            uint32_t a[2][4];
+
+            codes.template operands<BOOK>(piece, step, t, a);
+#pragma unroll
+            for (int k = 0; k < 2; k++)
+#pragma unroll
+                for (int r = 0; r < NT; r++) {
+                    uint4 x = b[r][step / 2]; // two k-steps in 16 bytes
+
+                    mma<C::F16>(acc[t + k][r], a[k], step % 2 ? x.z : x.x, step % 2 ? x.w : x.y);
+                }
+        }
+}
+
+// A piece of codes brought near, if it is before `end`.
+template <class C> __device__ static inline void narrow_near(const C &codes, int piece, int end)
+{
+    int lane = (int)threadIdx.x % CUDA_WARP;
+
+    if (piece < end && lane * 128 < C::BYTES)
+        prefetch_l2((const char *)(codes.at - lane) + (size_t)piece * C::BYTES + lane * 128);
+}
+
+// Where a lane finds its rows' inputs: of unit 0, and counts of planes.
+template <int NT> struct narrow_x {
+    const uint16_t *x[NT];
+    const uint8_t *count[NT];
+    size_t plane;
+    bool live[NT];
+};
+
+// A warp's part: pieces at .. end - 1, of which `now` is the first. Those behind it come through the
+// second level of caches, NARROW_AHEAD pieces ahead: no registers wait for them, and other warps decode
+// in the meantime.
+template <class C, int NT, int BOOK>
+__device__ static inline void narrow_part(const C &codes, const struct narrow_x<NT> &x, int at,
+                                          int end, typename C::piece &now,
+                                          float (&acc)[C::TILES][NT][4])
+{
+    constexpr int EACH = 4 / C::STEPS; // pieces of a unit
+
+    auto load_x = [&](int piece, int plane, uint4(&v)[NT][C::STEPS / 2]) {
+#pragma unroll
+        for (int r = 0; r < NT; r++)
+#pragma unroll
+            for (int i = 0; i < C::STEPS / 2; i++)
+                v[r][i] = x.live[r] ? *(const uint4 *)(x.x[r] + (size_t)plane * x.plane +
+                                                       piece / EACH * STRIP_UNIT +
+                                                       (piece % EACH * C::STEPS + 2 * i) * 4)
+                                    : make_uint4(0, 0, 0, 0);
+    };
+    for (int first = at; at < end; at++) {
+        uint4 b[NT][C::STEPS / 2];
+
+        if (at > first)
+            codes.load(at, now);
+        load_x(at, 0, b);
+        narrow_near(codes, at + NARROW_AHEAD, end);
+        int planes = 1;
+
+        if (!C::F16) {
+            int most = 1;
+
+#pragma unroll
+            for (int r = 0; r < NT; r++) {
+                int c = x.live[r] ? x.count[r][at / EACH] : 1;
+
+                most = c > most ? c : most;
+            }
+            planes = __any_sync(FULL_MASK, most > 2) ? 3 : __any_sync(FULL_MASK, most > 1) ? 2 : 1;
+        }
+        if constexpr (C::SCALED) { // the scale is that of a few k-steps: a sum of their own
+            float few[C::TILES][NT][4] = {};
+
+            for (int plane = 0;;) {
+                piece_product<C, NT, BOOK>(codes, now, b, few);
+                if (++plane == planes)
+                    break;
+                load_x(at, plane, b);
+            }
+#pragma unroll
+            for (int t = 0; t < C::TILES; t++) {
+                float by = codes.scale(at, t);
+
+#pragma unroll
+                for (int r = 0; r < NT; r++)
+#pragma unroll
+                    for (int c = 0; c < 4; c++)
+                        acc[t][r][c] = fmaf(by, few[t][r][c], acc[t][r][c]);
+            }
+        } else {
+            for (int plane = 0;;) {
+                piece_product<C, NT, BOOK>(codes, now, b, acc);
+                if (C::F16 || ++plane == planes)
+                    break;
+                load_x(at, plane, b);
+            }
+        }
+    }
+}
+
+// Bound by the bytes of the weights, or by their decoding.
+template <class C, int NT>
+__global__ static void __launch_bounds__(STRIP_THREADS, NT == 1 ? C::BLOCKS : C::BLOCKS - 1)
+    strip_rows(const __grid_constant__ struct strip_launch p)
+{
+    extern __shared__ uint4 narrow_memory[];
+    constexpr int ROWS = NT * STRIP_TOKENS;
+    int lane = (int)threadIdx.x % CUDA_WARP, warp = (int)threadIdx.x / CUDA_WARP;
+    float *sums = (float *)narrow_memory;
+    float4 *part = (float4 *)(sums + (ROWS + STRIP_SPLITS - 1) * NARROW_SUMS);
+    float acc[C::TILES][NT][4] = {};
+    struct strip_x own = p.x;
+    struct narrow_x<NT> x;
+    struct narrow_job j;
+    int pieces, low, high, at, end;
+    typename C::piece now;
+
+    if (p.role == STRIP_DENSE) {
+        narrow_dense(p, ROWS, &j);
+    } else {
+        if (!p.beside)
+            dependency_settle();
+        if (p.early)
+            dependency_next();
+        narrow_expert(p, C::KIND, &j);
+    }
+    if (!j.w) { // all blocks of a cluster; some wait, so that this kernel ends behind the one beside it
+        if (!p.beside || (blockIdx.y == 0 && blockIdx.z == gridDim.z - 1))
+            dependency_settle();
+        return;
+    }
+    C codes(*j.w, j.strip, lane);
+
+    pieces = strip_pieces(*j.w);
+    at = part_first(pieces, j.split * STRIP_WARPS + warp, p.splits * STRIP_WARPS);
+    end = part_first(pieces, j.split * STRIP_WARPS + warp + 1, p.splits * STRIP_WARPS);
+    if (at < end)
+        codes.load(at, now);
+    if (gridDim.x > 1)
+        cluster_arrive();
+    narrow_units(*j.w, j.split, p.splits, &low, &high);
+    narrow_ahead(p, j, low, high);
+    for (int i = 1; i < NARROW_AHEAD; i++)
+        narrow_near(codes, at + i, end);
+    if (p.role == STRIP_DENSE)
+        dependency_settle();
+    if (!p.x.data) {
+        own.ld = p.span * STRIP_UNIT + NARROW_PAD;
+        own.data = (uint16_t *)part;
+        own.plane = (size_t)j.n * (size_t)own.ld;
+        own.count = (uint8_t *)(own.data + own.plane * (C::F16 ? 1 : STRIP_PLANES));
+        narrow_inputs<C::F16>(p, j, own, low, high);
+        __syncthreads();
+    }
+    x.plane = own.plane;
+#pragma unroll
+    for (int r = 0; r < NT; r++) {
+        int i = r * STRIP_TOKENS + lane / 4, row;
+
+        x.live[r] = i < j.n;
+        i = x.live[r] ? i : 0;
+        row = !p.x.data ? i : j.x + (p.role == STRIP_DENSE ? i : __shfl_sync(FULL_MASK, j.pick, i));
+        x.x[r] = own.data + (size_t)row * (size_t)own.ld + lane % 4 * 16;
+        x.count[r] = own.count + (size_t)row * (size_t)(own.ld / STRIP_UNIT);
+        if (!p.x.data) {
+            x.x[r] -= low * STRIP_UNIT;
+            x.count[r] -= low;
+        }
+    }
+    if (C::BOOKS > 1 && codes.book)
+        narrow_part<C, NT, C::BOOKS - 1>(codes, x, at, end, now, acc);
+    else
+        narrow_part<C, NT, 0>(codes, x, at, end, now, acc);
+    dependency_next();
+    narrow_add<C::TILES, NT>(acc, part, sums, j.n);
+    if (gridDim.x > 1) {
+        cluster_arrive();
+        cluster_wait();
+    } else {
+        __syncthreads();
+    }
+    narrow_give<C::F16>(p, j, sums);
+    if (p.role != STRIP_DENSE && p.beside)
+        dependency_settle();
+}
+
+// narrow_bytes - of shared memory for a block of strip_rows<C, NT> that takes n rows.
+template <class C, int NT> static size_t narrow_bytes(const struct strip_launch *p, int n)
+{
+    size_t sums = narrow_sums(NT * STRIP_TOKENS);
+    size_t x = p->x.data ? 0 : (size_t)n * narrow_row(p->span, C::F16);
+
+    return sums + (x > NARROW_PART ? x : NARROW_PART);
+}
+
+#endif
