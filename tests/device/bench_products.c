@@ -1,7 +1,8 @@
 /* Products by quantised weights at the shapes of one of two ranks of V4.1, cold: captured calls that
  * each read other bytes of a buffer many times the cache, medians of REPEATS launches.
  *
- *   products [file]        the table as JSON lines too
+ *   products [-s] [-c NAME] [file]
+ *                 -s lets no launches overlap, -c the cases with NAME in theirs; file: JSON lines too
  */
 #include "tests/device/lab.h"
 
@@ -13,11 +14,13 @@
 #define REPEATS 9
 #define EXPERTS 128
 #define CHOICES 6
+#define EXPERTS_NAME "experts 3 bits and shared 5"
 
 struct product_bench {
     struct lab lab;
     const struct backend_ops *b;
     FILE *json;
+    const char *only; /* cases with this in their name, NULL for all */
     char *pool, *x, *y, *scratch;
     size_t at;   /* in the pool */
     double copy; /* GB/s */
@@ -137,6 +140,11 @@ static void call_moe(struct product_bench *p)
     p->b->op->moe(p->lab.q, &a);
 }
 
+static bool wanted(const struct product_bench *p, const char *name)
+{
+    return !p->only || strstr(name, p->only);
+}
+
 static void dense(struct product_bench *p)
 {
     static const struct {
@@ -177,7 +185,7 @@ static void dense(struct product_bench *p)
             const struct mat *w = &cases[i].w;
             struct mat_parts parts;
 
-            if (rows[r] > 16 && i != 2 && i < 8)
+            if ((rows[r] > 16 && i != 2 && i < 8) || !wanted(p, cases[i].name))
                 continue;
             p->w = *w;
             p->rows = rows[r];
@@ -241,7 +249,7 @@ static void experts(struct product_bench *p)
             seen[id[i]] = true;
         }
         p->rows = rows[r];
-        say(p, "experts 3 bits and shared 5", time_of(p, call_moe, rows[r] > 16 ? 2 : 16),
+        say(p, EXPERTS_NAME, time_of(p, call_moe, rows[r] > 16 ? 2 : 16),
             (bytes[0] + bytes[1]) / EXPERTS * distinct + bytes[2],
             6.0 * rows[r] * (CHOICES + 1) * 5120 * 1152);
     }
@@ -257,6 +265,14 @@ int products_main(int argc, char **argv)
     if (r != 0)
         return r;
     p.lab.op = "products";
+    for (; argc > 1 && argv[1][0] == '-'; argc--, argv++)
+        if (argv[1][1] == 's') {
+            p.lab.dev->overlap = false;
+        } else if (argc > 2) {
+            p.only = argv[2];
+            argc--;
+            argv++;
+        }
     p.json = argc > 1 ? fopen(argv[1], "w") : NULL;
     p.b = p.lab.dev->ops;
     p.pool = room(&p, POOL);
@@ -268,7 +284,8 @@ int products_main(int argc, char **argv)
     p.copy = POOL / time_of(&p, call_copy, 2) / 1e3;
     printf("a copy reads and writes %.0f GB/s\n", p.copy);
     dense(&p);
-    experts(&p);
+    if (wanted(&p, EXPERTS_NAME))
+        experts(&p);
     if (p.json)
         fclose(p.json);
     lab_close(&p.lab);

@@ -2,6 +2,8 @@
 #include "tests/device/lab.h"
 #include "tests/device/qmats.h"
 
+#include <errno.h>
+
 struct router {
     int experts, k, norm;
     bool ties;
@@ -119,15 +121,18 @@ struct expert_shape {
     int crowd; /* rows that choose the same experts */
     int step;  /* shares of the width differ by so much from expert to expert */
     enum codec in;
+    int type_down; /* of the routed experts' down, 0: as the others */
 };
 
-static uint32_t kinds(const struct expert_shape *s)
+static uint32_t kinds(const struct expert_shape *s, int *mixed)
 {
-    struct mat routed, shared;
+    struct mat routed, shared, down;
 
     qmats_type(s->type, &routed);
     qmats_type(s->type_shared, &shared);
-    return mat_kind(&routed) | mat_kind(&shared);
+    qmats_type(s->type_down ? s->type_down : s->type, &down);
+    *mixed = mats_mixed(&routed, &routed, &down);
+    return mat_kind(&routed) | mat_kind(&shared) | mat_kind(&down);
 }
 
 static void run_moe(const struct trial *t, const struct op_table *op, struct queue *q,
@@ -136,6 +141,8 @@ static void run_moe(const struct trial *t, const struct op_table *op, struct que
     const struct expert_shape *s = t->shape;
     const struct mat *w = b[1];
     size_t r = (size_t)row, n = (size_t)s->experts;
+    int mixed;
+    uint32_t all = kinds(s, &mixed);
 
     op->moe(q, &(struct moe_args){ .w1 = w,
                                    .w3 = w + n,
@@ -153,7 +160,8 @@ static void run_moe(const struct trial *t, const struct op_table *op, struct que
                                    .k = s->k,
                                    .dim = s->dim,
                                    .inter = s->inter > s->shared ? s->inter : s->shared,
-                                   .kinds = kinds(s),
+                                   .kinds = all,
+                                   .mixed = mixed,
                                    .in = s->in,
                                    .limit = 10,
                                    .round = s->round });
@@ -173,7 +181,10 @@ static void fill_mats(struct trial *t, const struct expert_shape *s)
         int inter = shared ? (s->shared ? s->shared : s->inter)
                            : s->inter - (i % n % 2 && s->inter > s->step ? s->step : 0);
 
-        qmats_type(shared ? s->type_shared : s->type, &made[i]);
+        qmats_type(shared                 ? s->type_shared
+                   : down && s->type_down ? s->type_down
+                                          : s->type,
+                   &made[i]);
         made[i].rows = down ? s->dim : inter;
         made[i].cols = down ? inter : s->dim;
         blobs[i] = qmats_fill(t->lab, &made[i], &len[i]);
@@ -232,6 +243,8 @@ static void moe(struct lab *l)
         { 9, 4, 288, 160, 0, NVFP4, NVFP4, ROUND_NONE, 16, 4, 32 },
         { 4, 4, 160, 64, 64, NVFP4_BY, FP8_F32, ROUND_NONE, 19, 1, 32 },
         { 4, 2, 512, 384, 256, FP8_128, MUL1_5, ROUND_NONE, 16, 2, 128 },
+        { 4, 2, 256, 256, 128, MUL1_3, MUL1_5, ROUND_NONE, 16, 2, 128, CODEC_F32, MUL1_4 },
+        { 4, 2, 256, 256, 128, MXFP4, MUL1_5, ROUND_NONE, 16, 2, 128, CODEC_F32, MUL1_3 },
     };
 
     lab_begin(l, "moe");
@@ -258,9 +271,41 @@ static void moe(struct lab *l)
     lab_end(l);
 }
 
+/* What a call is not queued for ends it with one line, before anything is launched or on the device. */
+static void refusals(struct lab *l)
+{
+    static const struct {
+        const char *name;
+        uint32_t kinds;
+        int dim, want;
+        enum codec in;
+    } cases[] = {
+        { "plain and quantised weights", 1u << DTYPE_BF16 | MAT_KIND_EXL3 << 6, 128, -ENOTSUP,
+          CODEC_F32 },
+        { "inputs that end inside a block of the quantiser", 1u << DTYPE_FP8, 48, -EINVAL,
+          CODEC_QW },
+    };
+
+    lab_begin(l, "refusals");
+    for (int i = 0; i < COUNT(cases); i++) {
+        l->cases++;
+        l->dev->ops->op->moe(l->q, &(struct moe_args){ .rows = 1,
+                                                       .experts = 2,
+                                                       .k = 1,
+                                                       .dim = cases[i].dim,
+                                                       .inter = 128,
+                                                       .kinds = cases[i].kinds,
+                                                       .in = cases[i].in });
+        if (l->dev->ops->wait(l->q) != cases[i].want)
+            lab_fail(l, "%s: not refused", cases[i].name);
+    }
+    lab_end(l);
+}
+
 void ops_experts(struct lab *l)
 {
     route(l);
     route_gated(l);
     moe(l);
+    refusals(l);
 }
