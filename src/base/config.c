@@ -107,7 +107,7 @@ static const struct field fields[] = {
     F(threads, CFG_INT, "0", LOCAL,
       "CPU threads of a rank; 0: allowed cores / ranks on this host, at least 1", RANGE(0, 256)),
     F(pin, CFG_TEXT, "auto", LOCAL,
-      "cores of the round and the proxy thread, as round,proxy; auto; off"),
+      "cores of the round and the proxy thread, as round,proxy; auto: where a rank is alone on its machine; off"),
     F(graphs, CFG_CHOICE, "auto", AGREE, "captured windows; auto: where backend and comm can",
       NAMES("auto", "on", "off")),
     F(overlap, CFG_BOOL, "on", LOCAL,

@@ -10,20 +10,19 @@
 
 static const struct placing nowhere = { .round = -1, .proxy = -1 };
 
-enum placing_result placing_share(const int *order, int cores, int ranks, int place, int workers,
-                                  bool proxy, struct placing *out)
+enum placing_result placing_share(const int *order, int cores, int workers, bool proxy,
+                                  struct placing *out)
 {
-    int spinners = ranks * (1 + proxy), share;
+    int threads = 1 + proxy + workers;
 
     *out = nowhere;
-    if (spinners + ranks * workers >= cores)
-        return spinners + ranks * workers > cores ? PLACING_SHORT : PLACING_FULL;
-    out->round = order[place];
+    if (threads >= cores)
+        return threads > cores ? PLACING_SHORT : PLACING_FULL;
+    out->round = order[0];
     if (proxy)
-        out->proxy = order[ranks + place];
-    share = (cores - spinners) / ranks;
-    for (int i = 0; i < share && workers > 0; i++)
-        out->worker[out->workers++] = order[spinners + place * share + i];
+        out->proxy = order[1];
+    for (int i = 1 + proxy; i < cores && workers > 0; i++)
+        out->worker[out->workers++] = order[i];
     return PLACING_DONE;
 }
 
@@ -61,34 +60,32 @@ static int named(const struct config *c, const int *order, int cores, struct pla
 
 int placing_of(const struct config *c, int workers, bool proxy, struct placing *out)
 {
-    int order[CORES_MAX], cores, ranks, place, threads;
+    int order[CORES_MAX], cores, place;
     bool automatic = strcmp(c->pin, "auto") == 0;
     char host[256];
     struct rdma_seen port = { 0 };
 
     *out = nowhere;
-    if (strcmp(c->pin, "off") == 0 || (automatic && c->ranks == 1))
+    if (strcmp(c->pin, "off") == 0)
+        return 0;
+    /* Several ranks here are a trial, and there may be other trials: all would take the same processors. */
+    if (automatic && (c->ranks == 1 || config_neighbours(c, &place) > 1))
         return 0;
     if (strcmp(c->link, "rdma") == 0 && config_host(c, c->rank, host, sizeof(host)) == 0)
         rdma_at(host, &port);
     cores = cores_list(port.device, order, CORES_MAX);
     if (!automatic)
         return named(c, order, cores, out);
-    ranks = config_neighbours(c, &place);
-    threads = ranks * (1 + proxy + workers);
-    switch (placing_share(order, cores, ranks, place, workers, proxy, out)) {
+    switch (placing_share(order, cores, workers, proxy, out)) {
     case PLACING_DONE:
         say(out);
         break;
     case PLACING_FULL:
-        log_debug("pin: %d threads of %d ranks leave no core to others: the kernel places them",
-                  threads, ranks);
+        log_debug("pin: %d threads leave no core to others: the kernel places them", cores);
         break;
     case PLACING_SHORT:
-        if (place == 0) /* once on this machine */
-            log_warn("pin: %d threads of %d ranks on %d cores: the kernel places them; set fewer "
-                     "threads",
-                     threads, ranks, cores);
+        log_warn("pin: %d threads on %d cores: the kernel places them; set fewer threads",
+                 1 + proxy + workers, cores);
         break;
     }
     return 0;

@@ -27,14 +27,15 @@ enum placing_result {
     PLACING_SHORT /* fewer processors than threads: nobody is placed */
 };
 
-/* placing_share - of `cores` processors in `order`, best first, what the rank at `place` among `ranks` of this machine
- * gets: the best ones are the rounds', then come the proxies', and the workers share the rest.
+/* placing_share - of `cores` processors in `order`, best first: the best one is the round's, the next the proxy's, the
+ * rest the workers'.
  *
- * in       workers: threads of a rank beside its round's; proxy: whether it has one */
-enum placing_result placing_share(const int *order, int cores, int ranks, int place, int workers,
-                                  bool proxy, struct placing *out);
+ * in       workers: threads beside the round's; proxy: whether there is one */
+enum placing_result placing_share(const int *order, int cores, int workers, bool proxy,
+                                  struct placing *out);
 
-/* placing_of - what the config says of its rank. One rank alone is left to the kernel unless `pin` names cores.
+/* placing_of - what the config says of its rank. One rank alone, and ranks that share a machine, are left to the
+ * kernel unless `pin` names cores.
  *
  * in       proxy: this rank will have one; workers: threads beside its round's
  * errors   -EINVAL pin names a core that this process may not use, or the ranks of one process would share it */

@@ -71,6 +71,7 @@ secret = $WORK/secret
 threads = 1
 depth = 2
 connect_timeout_ms = 20s
+pin = off
 EOT
 
 BUILD=$4
@@ -101,6 +102,10 @@ launch status >"$WORK/out" 2>"$WORK/err" || skip "no login: $(cat "$WORK/sshd.lo
 expect 0 '^r1 ' launch "${ASK[@]}" --max-tokens 12
 same 'text over two machines' "$(field ids "$WORK/loop")" "$(field ids "$WORK/out")"
 same 'nothing is left' '' "$(notes)"
+# both machines are one here, so that elsewhere in this test nobody is placed
+launch --set pin=auto --set log_level=debug "${ASK[@]}" --max-tokens 4 >"$WORK/out" 2>"$WORK/err"
+same 'a rank that is alone on its machine is placed, or there is one core' 2 \
+    "$(grep -c '^r[01] pin: round on core\|^r[01] pin: .* leave no core' "$WORK/err")"
 launch --dry-run "${ASK[@]}" >"$WORK/out" 2>"$WORK/err"
 same 'a dry run names both' 'here: |192.0.2.2: |' "$(sed -n 's/^\([^ ]*: \).*rank=[01] $/\1/p' "$WORK/out" | tr '\n' '|')"
 
