@@ -123,6 +123,8 @@ __global__ static void __launch_bounds__(THREADS, 1)
     const uint16_t *mine[MINE];
     C codes(p.w, n0 / (C::TILES * MAT_TILE) + t0 / C::TILES, lane);
 
+    while (until == 0 && done + 1 < parts) // parts of nothing, before there is a sum
+        until = part_first(pieces, ++done + 1, parts) * halves;
 #pragma unroll
     for (int i = 0; i < MINE; i++) {
         int row = first + (i * THREADS + t) / UNIT_ROW;
