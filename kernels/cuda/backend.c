@@ -274,6 +274,21 @@ static void cuda_queue_close(struct queue *base)
     free(q);
 }
 
+/* What the driver makes for a stream at its first launch may wait for the device: it has to be there before a rank of
+ * this process launches while another one's kernel waits for it. */
+static int first_launch(struct cuda_queue *q)
+{
+    cudaError_t e;
+
+    memset(q->ring, 0, CUDA_WARP);
+    e = cuda_copy(q->stream, q->scratch, q->ring, CUDA_WARP);
+    if (e == cudaSuccess)
+        e = cudaStreamSynchronize(q->stream);
+    return e == cudaSuccess
+               ? 0
+               : fail(cuda_errno(e), "cuda: a queue's first launch: %s", cudaGetErrorString(e));
+}
+
 static int cuda_queue_open(struct device *d, struct queue **out)
 {
     struct cuda_queue *q = calloc(1, sizeof(*q));
@@ -312,6 +327,8 @@ static int cuda_queue_open(struct device *d, struct queue **out)
     if (r == 0)
         r = cuda_alloc(d, (size_t)CUDA_WORKERS * INDEX_COUNT, &counts);
     q->counts = counts;
+    if (r == 0)
+        r = first_launch(q);
     if (r < 0) {
         cuda_queue_close(&q->base);
         return r;

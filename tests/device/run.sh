@@ -45,8 +45,10 @@ if grep -q '"ops", "exit": 77' "$out/summary.json"; then
     say "device: no device here, nothing was tested"
     exit 77
 fi
-# What looks at the device's memory has it alone.
+# What looks at the device's memory, or has ranks that wait for each other on it, has it alone.
 part 30 queue "$program" queue
+part 60 exchange "$program" exchange
+part 60 exchange_devices "$program" exchange -d
 part 90 rounds "$program" rounds
 
 # Beside each other.
@@ -62,8 +64,6 @@ if command -v compute-sanitizer >/dev/null 2>&1; then
 else
     say "no compute-sanitizer here: memcheck, racecheck and synccheck left out"
 fi
-part 60 exchange "$program" exchange
-part 60 exchange_devices "$program" exchange -d
 part 60 graph "$program" graph 64
 # F-05: a setting that changes sums of libraries changes nothing here
 part 30 tf32 env NVIDIA_TF32_OVERRIDE=1 "$program" rounds fresh
