@@ -15,10 +15,12 @@
 #
 # ssh: how to reach it (the host); root: this folder there (the same path); everything else is a setting of that rank.
 
-scratch=                                          # launch.sh makes it
+scratch=              # launch.sh makes it
+export HOME=${HOME-~} # a service may have none in its environment
 RUNS=${XDG_STATE_HOME:-$HOME/.local/state}/tandem # what runs on this machine: RUN.RANK, and its last log lines beside it
 SSH=(ssh)
 POLICY=(-o BatchMode=yes -o StrictHostKeyChecking=yes -o ConnectTimeout=10 -o ServerAliveInterval=2 -o ServerAliveCountMax=3)
+RUNNING='^([^ ]*:) ([0-9-]+) ([0-9]) ([0-9]+)$' # a line of `running` behind a machine's name; ssh may say things of its own
 
 declare -A where root_of extra # of a rank: ssh destination ('' is here), folder, settings
 names=()                       # host of each rank
@@ -74,7 +76,7 @@ there()
         "$@"
     else
         set -- "$(path_there "$r" "$1")" "${@:2}"
-        "${SSH[@]}" "${POLICY[@]}" "${where[$r]}" "cd $(words "${root_of[$r]}") && exec env -i HOME=\"\$HOME\" \
+        "${SSH[@]}" "${POLICY[@]}" -- "${where[$r]}" "cd $(words "${root_of[$r]}") && exec env -i HOME=\"\$HOME\" \
 USER=\"\$USER\" PATH=/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin LC_ALL=C $(words "$@")"
     fi
 }

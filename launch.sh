@@ -34,6 +34,17 @@ front=() # settings before the command
 config=  # the file among them
 dry=
 only_here=
+
+# use_config FILE - the same file for a rank whose folder is another
+use_config()
+{
+    if [ -f "$1" ]; then
+        config=$(realpath "$1")
+        set -- "$config"
+    fi
+    front+=(--config "$1")
+}
+
 while [ $# -gt 0 ]; do
     case $1 in
     --dry-run) dry=1 && shift && continue ;;
@@ -48,15 +59,18 @@ while [ $# -gt 0 ]; do
     case $1 in
     --config | --set)
         [ $# -ge 2 ] || die 64 "$1 lacks its value"
-        if [ "$1" = --config ] && [ -f "$2" ]; then
-            config=$(realpath "$2")
-            front+=("$1" "$config") # the same file for a rank whose folder is another
+        if [ "$1" = --config ]; then
+            use_config "$2"
         else
             front+=("$1" "$2")
         fi
         shift 2
         ;;
-    --config=* | --set=*)
+    --config=*)
+        use_config "${1#*=}"
+        shift
+        ;;
+    --set=*)
         front+=("$1")
         shift
         ;;
@@ -202,8 +216,17 @@ ask_all()
         asked[r]=$!
     done
     for ((r = 0; r < ranks; r++)); do
-        wait "${asked[r]}" || die 69 "${names[$r]}: $(tail -1 "$scratch/said.$r")"
+        wait "${asked[r]}" || die 69 "${names[$r]}: $(tail -1 "$scratch/said.$r" | sed 's/^error: //')"
     done
+}
+
+# need_secret - ranks that are all here have one of their own if the config names none
+need_secret()
+{
+    [ -z "$secret" ] || return
+    [ ${#here[@]} -eq "$ranks" ] || die 78 "ranks on several machines need the setting secret"
+    (umask 077 && head -c 32 /dev/urandom >"$scratch/secret") || die 73 "cannot write the secret"
+    run+=(--set "secret=$scratch/secret")
 }
 
 scratch=
@@ -215,10 +238,8 @@ case $command in
 status)
     each "$ranks" "$ROOT/launch.sh" running "$group" >"$scratch/status"
     code=$?
-    while read -r host id r pid; do
-        printf '%s rank %s of run %s is process %s\n' "$host" "$r" "$id" "$pid"
-    done <"$scratch/status"
-    [ -s "$scratch/status" ] || say "nothing runs"
+    sed -E "s/$RUNNING/\\1 rank \\3 of run \\2 is process \\4/" "$scratch/status"
+    grep -qE "$RUNNING" "$scratch/status" || say "nothing runs"
     exit $code
     ;;
 stop)
@@ -228,11 +249,15 @@ stop)
 logs)
     for ((r = 0; r < ranks; r++)); do
         # shellcheck disable=SC2016 # for the shell there
-        there "$r" sh -c 'cat "${XDG_STATE_HOME:-$HOME/.local/state}/tandem/$0.log"' "$r" | sed "s|^|${names[$r]}: |"
+        there "$r" sh -c 'cd "${XDG_STATE_HOME:-$HOME/.local/state}/tandem" 2>/dev/null && [ -f "$0.log" ] && cat "$0.log" ||
+            echo "nothing is kept of rank $0: only of ranks that another machine has started"' "$r" | sed "s|^|${names[$r]}: |"
     done
     exit
     ;;
 preflight)
+    if [ "$ranks" -gt 1 ] && [ "$link" != loop ]; then
+        need_secret
+    fi
     tables=()
     for ((r = 0; r < ranks; r++)); do
         tables+=("$scratch/facts.$r")
@@ -241,7 +266,7 @@ preflight)
     "$tandem" preflight "${tables[@]}" >"$scratch/verdict"
     code=$?
     # machines that fit alone try the link between them
-    if [ $code -eq 0 ] && [ "$ranks" -gt 1 ] && [ "$link" != loop ] && [ -n "$secret" ]; then
+    if [ $code -eq 0 ] && [ "$ranks" -gt 1 ] && [ "$link" != loop ]; then
         ask_all --meet --set connect_timeout_ms=20s
         "$tandem" preflight "${tables[@]}" >"$scratch/verdict"
         code=$?
@@ -265,18 +290,14 @@ if [ -n "$dry" ]; then
     exit 0
 fi
 
-if [ -z "$secret" ]; then
-    [ ${#here[@]} -eq "$ranks" ] || die 78 "ranks on several machines need the setting secret"
-    (umask 077 && head -c 32 /dev/urandom >"$scratch/secret") || die 73 "cannot write the secret"
-    run+=(--set "secret=$scratch/secret")
-fi
+need_secret
 
 # ---- before anything loads ----------------------------------------------------------------------------
 
 id=$(date +%Y%m%d-%H%M%S)-$$ # of this run
 if [ ${#far[@]} -gt 0 ]; then
     same_files "$ranks" "$tandem" ${config:+"$config"}
-    old=$(each "$ranks" "$ROOT/launch.sh" running "$group")
+    old=$(each "$ranks" "$ROOT/launch.sh" running "$group" | grep -E "$RUNNING")
     [ -z "$old" ] || die 69 "${old%%$'\n'*} still runs (run, rank, process); launch.sh stop ends it"
 fi
 
@@ -316,7 +337,7 @@ start()
         setsid setpriv --pdeathsig TERM -- "${line[@]}" >/dev/null 2>&4 &
     fi
     pid[$r]=$!
-    [ ${#far[@]} -eq 0 ] || note "$id" "$r" "${pid[$r]}" "$group"
+    note "$id" "$r" "${pid[$r]}" "$group"
 }
 
 tell()

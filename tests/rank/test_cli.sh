@@ -83,6 +83,13 @@ same 'one setting of a command' 2 "$(cat "$WORK/out")"
 launch=(env "TANDEM_BUILD=$4" "$ROOT/launch.sh")
 expect 0 '' "${launch[@]}" "${pair_conf[@]}" "${BASE[@]}" tokenize --prompt 'a b'
 same 'the launcher prints ids' '0 71 285' "$(cat "$WORK/out")"
+expect 0 'nothing runs' env -u HOME "${launch[@]}" --set ranks=2 --set "port=$(free_port)" status # as a service has none
+{ echo '#launch 1 depth=3' && cat "${pair_conf[1]}"; } >"$WORK/launch.conf"
+for option in '--config ' --config=; do
+    # shellcheck disable=SC2086 # two words or one
+    (cd "$WORK" && "${launch[@]}" ${option}launch.conf --dry-run generate --prompt a) >"$WORK/out"
+    same "$option: settings of rank 1" 1 "$(grep -c "config $WORK/launch.conf .* --set depth=3 --set rank=1" "$WORK/out")"
+done
 # The launcher takes no value of an option for an option.
 for v in --set --config 'type --help now' --help --config=x; do
     expect 0 '' "${launch[@]}" --set ranks=1 "${BASE[@]}" generate --max-tokens 2 --prompt "$v" --stop --set

@@ -49,8 +49,10 @@ UsePAM no
 PermitRootLogin yes
 PasswordAuthentication no
 PidFile none
+Banner $WORK/banner
 SetEnv HOME=$WORK/home1
 EOT
+echo 'What ssh says by itself is no run: 1 2 3' >"$WORK/banner"
 cat >"$WORK/ssh" <<EOT
 IdentityFile $WORK/user
 UserKnownHostsFile $WORK/known

@@ -119,7 +119,8 @@ tandem_children()
 launch()
 {
     rm -f "$WORK/text0"
-    TANDEM_BUILD=$BUILD "$ROOT/launch.sh" --set "port=$(free_port)" --set link=tcp "${LONG[@]}" >"$WORK/text0" 2>"$WORK/err0" &
+    port=$(free_port)
+    TANDEM_BUILD=$BUILD "$ROOT/launch.sh" --set "port=$port" --set link=tcp "${LONG[@]}" >"$WORK/text0" 2>"$WORK/err0" &
     launcher=$!
     until_true 300 has_text || {
         note_failure "no text from the launcher"
@@ -148,6 +149,12 @@ ended()
 launch
 kill -TERM $launcher
 ended 'launcher, SIGTERM' 0
+launch
+own=(env "TANDEM_BUILD=$BUILD" "$ROOT/launch.sh" --set "port=$port" --set link=tcp --set ranks=2)
+same 'status finds both ranks' 2 "$("${own[@]}" status | grep -c '^here: rank [01] of run .* is process')"
+"${own[@]}" stop >/dev/null
+ended 'launcher, stop' 0
+same 'and then none' 'nothing runs' "$("${own[@]}" status 2>&1)"
 launch
 kill -KILL "${ranks[1]}"
 ended 'launcher, a rank is killed' 137
