@@ -20,7 +20,6 @@ export HOME=${HOME-~} # a service may have none in its environment
 RUNS=${XDG_STATE_HOME:-$HOME/.local/state}/tandem # what runs on this machine: RUN.RANK, and its last log lines beside it
 SSH=(ssh)
 POLICY=(-o BatchMode=yes -o StrictHostKeyChecking=yes -o ConnectTimeout=10 -o ServerAliveInterval=2 -o ServerAliveCountMax=3)
-RUNNING='^([^ ]*:) ([0-9-]+) ([0-9]) ([0-9]+)$' # a line of `running` behind a machine's name; ssh may say things of its own
 
 declare -A where root_of extra # of a rank: ssh destination ('' is here), folder, settings
 names=()                       # host of each rank

@@ -21,6 +21,8 @@ ALONE=2   # the same after one that failed before it met the others: they would 
 QUIET=100 # the same after one has ended well
 LAST=5    # the same after SIGTERM
 
+RUNNING='^([^ ]*:) ([0-9-]+) ([0-9]) ([0-9]+)$' # one of what runs on a machine; ssh may say things of its own beside it
+
 # ---- what to run --------------------------------------------------------------------------------------
 
 . "$ROOT/hosts.sh"
@@ -138,9 +140,21 @@ status | stop | logs) as=preflight ;; # which takes settings only
 *) as=$command ;;
 esac
 run=("$tandem" "$as" ${front[@]+"${front[@]}"} ${rest[@]+"${rest[@]}"})
+
+# become WORD... - one process in the place of this script
+become()
+{
+    [ -n "$dry" ] || exec "$@"
+    printf 'here: '
+    words "$@"
+    printf '\n'
+    exit 0
+}
+
 case $command in
-generate | score | demo | bench | gate | preflight | status | stop | logs) ;;
-*) exec "${run[@]}" ;;
+generate | score | demo | bench | gate | preflight) ;;
+status | stop | logs) [ -z "$dry" ] || die 64 "--dry-run is for what starts ranks, $command starts none" ;;
+*) become "${run[@]}" ;;
 esac
 
 # The program reads its own line: what is a setting, what the value of another option, what is wrong.
@@ -162,18 +176,21 @@ group=${hosts//[ ,]/+}:$port # what belongs to this config on any machine
 # A task of Slurm or Open MPI is one rank of as many as there are tasks.
 task=${SLURM_PROCID-${OMPI_COMM_WORLD_RANK-}}
 tasks=${SLURM_NTASKS-${OMPI_COMM_WORLD_SIZE-}}
+case $command in
+status | stop | logs) task= ;;
+esac
 if [ -n "$task" ] && [ "${tasks:-1}" -gt 1 ]; then
     if [ -z "$hosts" ] && [ -n "${SLURM_JOB_NODELIST-}" ] && [ "${SLURM_JOB_NUM_NODES:-1}" -gt 1 ]; then
         hosts=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | paste -sd, -)
     fi
-    exec "${run[@]}" --set "ranks=$tasks" --set "rank=$task" ${hosts:+--set "hosts=$hosts"}
+    become "${run[@]}" --set "ranks=$tasks" --set "rank=$task" ${hosts:+--set "hosts=$hosts"}
 fi
 
 case $command in
 preflight | status | stop | logs) ;;
 *)
     if [ "$ranks" -eq 1 ] || [ "$link" = loop ]; then
-        exec "${run[@]}"
+        become "${run[@]}"
     fi
     ;;
 esac
@@ -204,6 +221,20 @@ line()
     # shellcheck disable=SC2206 # words of a #launch line
     line+=(${extra[$r]} --set "rank=$r")
 }
+
+if [ -n "$dry" ]; then
+    for r in ${here[@]+"${here[@]}"} ${far[@]+"${far[@]}"}; do
+        line "$r"
+        if [ -z "${where[$r]}" ]; then
+            printf 'here: '
+        else
+            printf '%s: cd %s && ' "${where[$r]}" "${root_of[$r]}"
+        fi
+        words "${line[@]}"
+        printf '\n'
+    done
+    exit 0
+fi
 
 # ask_all WORD... - what every machine says for preflight, behind what it has said before
 ask_all()
@@ -275,20 +306,6 @@ preflight)
     exit $code
     ;;
 esac
-
-if [ -n "$dry" ]; then
-    for r in ${here[@]+"${here[@]}"} ${far[@]+"${far[@]}"}; do
-        line "$r"
-        if [ -z "${where[$r]}" ]; then
-            printf 'here: '
-        else
-            printf '%s: cd %s && ' "${where[$r]}" "${root_of[$r]}"
-        fi
-        words "${line[@]}"
-        printf '\n'
-    done
-    exit 0
-fi
 
 need_secret
 

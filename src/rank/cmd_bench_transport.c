@@ -341,25 +341,34 @@ static int over_link(struct rig *g, const char *link, int *rdma)
     return bare_close(&g->b, r, "bench");
 }
 
-/* Every link that can join these ranks: threads of one process by all, processes of one machine by all but loop. */
+/* Threads of one process are joined by every link, processes of one machine by all but loop.
+ *
+ * in       rdma: whether every rank is known to have a port for it */
+static bool joins(const char *link, const struct config *c, int threads, bool rdma)
+{
+    int place;
+
+    if (strcmp(link, c->link) == 0)
+        return true;
+    if (strcmp(link, "loop") == 0)
+        return threads > 1;
+    if (strcmp(link, "shm") == 0)
+        return config_neighbours(c, &place) == c->ranks;
+    return strcmp(link, "rdma") != 0 || rdma;
+}
+
 static void *run_rank(void *arg)
 {
     static const char *const links[] = { "loop", "shm", "tcp", "rdma" };
     struct rig *g = arg;
-    const char *asked = g->cfg.link;
-    int place, rdma = 0;
+    const struct config asked = g->cfg;
+    int rdma = 0;
 
     log_rank(g->cfg.rank);
     for (size_t i = 0; i < sizeof(links) / sizeof(links[0]) && g->code == 0; i++) {
-        bool can = strcmp(links[i], "loop") == 0 ? g->threads > 1
-                   : strcmp(links[i], "shm") == 0
-                       ? config_neighbours(&g->cfg, &place) == g->cfg.ranks
-                   : strcmp(links[i], "rdma") == 0 ? rdma != 0
-                                                   : true;
-
         if (g->only && strcmp(links[i], g->only) != 0)
             continue;
-        if (can || strcmp(links[i], asked) == 0)
+        if (joins(links[i], &asked, g->threads, rdma))
             g->code = over_link(g, links[i], &rdma);
         else if (strcmp(links[i], "rdma") == 0 && g->cfg.rank == 0)
             printf("rdma: not measured: not every rank has a port for it\n");
@@ -378,6 +387,13 @@ int cmd_bench_transport(struct options *o)
     if (o->only && link_find(o->only, &link) < 0) {
         free(g);
         return CODE_USAGE;
+    }
+    /* which ranks have a port for rdma is asked over the links before it */
+    if (o->only && !joins(o->only, c, threads, false)) {
+        free(g);
+        return exit_code_of(
+            STEP_CONFIG, fail(-EINVAL, "bench: --only %s with link %s, want the setting link = %s",
+                              o->only, c->link, o->only));
     }
     if (!g || c->ranks < 2) {
         code = g ? exit_code_of(STEP_CONFIG, fail(-EINVAL, "bench: --transport wants ranks = 2"))

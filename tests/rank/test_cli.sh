@@ -90,6 +90,11 @@ for option in '--config ' --config=; do
     (cd "$WORK" && "${launch[@]}" ${option}launch.conf --dry-run generate --prompt a) >"$WORK/out"
     same "$option: settings of rank 1" 1 "$(grep -c "config $WORK/launch.conf .* --set depth=3 --set rank=1" "$WORK/out")"
 done
+for case in 'bench ranks=1' 'bench link=loop' 'preflight link=loop' 'tokenize ranks=1'; do
+    expect 0 '' "${launch[@]}" --dry-run --set ranks=2 --set "${case#* }" "${case% *}"
+    same "a dry run of $case" yes "$(grep -q '^here: ' "$WORK/out" && ! grep -qv '^here: ' "$WORK/out" && echo yes)"
+done
+expect 64 'stop starts none' "${launch[@]}" --dry-run stop
 # The launcher takes no value of an option for an option.
 for v in --set --config 'type --help now' --help --config=x; do
     expect 0 '' "${launch[@]}" --set ranks=1 "${BASE[@]}" generate --max-tokens 2 --prompt "$v" --stop --set
@@ -109,6 +114,7 @@ done
 expect 78 'plan_form: want one of flag, imm, tcp' "${G[@]}" --set plan_form=pigeon --prompt a
 expect 0 '' "$TANDEM" bench --transport --only loop --set ranks=2
 same 'one link of them' 5 "$(grep -c ' + .* + ' "$WORK/out")"
+expect 78 '--only rdma with link loop, want' "$TANDEM" bench --transport --only rdma --set ranks=2
 expect 64 'link pigeon: this build has' "$TANDEM" bench --transport --only pigeon --set ranks=2
 expect 78 'wants ranks' "$TANDEM" bench --transport --set ranks=1
 expect 64 'option --bogus' "${launch[@]}" "${pair_conf[@]}" "${BASE[@]}" generate --prompt a --bogus

@@ -52,6 +52,12 @@ launch "${job[@]}" SLURM_PROCID=1 SLURM_NTASKS=3 "$ROOT/launch.sh" "${SETTINGS[@
 same 'more tasks than nodes' 78 $?
 same 'and said' 1 "$(grep -c 'config: hosts names 2, ranks is 3' "$WORK/err")"
 
+launch SLURM_PROCID=1 SLURM_NTASKS=2 "$ROOT/launch.sh" --dry-run "${SETTINGS[@]}" --set link=tcp \
+    --set "secret=$WORK/secret" generate "${ASK[@]}" >"$WORK/out" 2>"$WORK/err"
+same 'a dry run of a task' 1 "$(grep -c '^here: .* --set rank=1 $' "$WORK/out")"
+launch SLURM_PROCID=0 SLURM_NTASKS=2 "$ROOT/launch.sh" --set "port=$(free_port)" status >"$WORK/out" 2>"$WORK/err"
+same 'status in a task' 'nothing runs' "$(cat "$WORK/out" "$WORK/err")"
+
 # A single task starts all ranks itself, as without a scheduler.
 launch SLURM_PROCID=0 SLURM_NTASKS=1 "$ROOT/launch.sh" "${SETTINGS[@]}" --set ranks=2 --set link=tcp \
     --set "port=$(free_port)" generate "${ASK[@]}" >"$WORK/out" 2>"$WORK/err"
