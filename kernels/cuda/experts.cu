@@ -289,16 +289,19 @@ static void many_rows(struct queue *q, const struct expert_rows *e)
 static void cut_inputs(struct expert_rows *e)
 {
     const struct moe_args *a = &e->a;
-    struct mat w = { .dtype = DTYPE_EXL3, .cols = a->dim };
-    int experts = a->k + (a->s1 != NULL), span;
+    struct mat w = { .dtype = DTYPE_EXL3, .cols = a->dim }, by_unit = w, plain = w;
+    int experts = a->k + (a->s1 != NULL);
 
     e->splits[0] = strip_splits(2 * e->ldh / EXL3_BLOCK * experts, strip_pieces(w));
     if (e->splits[0] > STRIP_SPLITS / 2)
         e->splits[0] = STRIP_SPLITS / 2;
-    e->span = narrow_span(w, e->splits[0]);
-    w.q.bits2 = 3; // codes that come by the unit
-    span = narrow_span(w, e->splits[0]);
-    e->span = span > e->span ? span : e->span;
+    by_unit.q.bits2 = 3;     // codes that come by the unit
+    plain.dtype = DTYPE_FP8; // rows that end inside a block, so that splits begin elsewhere
+    for (const struct mat *m : { &w, &by_unit, &plain }) {
+        int span = narrow_span(*m, e->splits[0]);
+
+        e->span = span > e->span ? span : e->span;
+    }
     w = (struct mat){ .dtype = DTYPE_EXL3, .cols = a->inter };
     e->splits[1] = strip_splits(e->ldo / EXL3_BLOCK * experts, strip_pieces(w));
 }

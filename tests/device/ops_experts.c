@@ -240,6 +240,8 @@ static void moe(struct lab *l)
         { 6, 3, 160, 96, 64, MXFP4, FP8_32, ROUND_NONE, 530, 1, 32 },
         { 6, 3, 256, 128, 128, MXFP4, FP8_32, ROUND_BF16, 16, 2, 32, CODEC_QW },
         { 6, 3, 192, 96, 64, MXFP4, FP8_32, ROUND_NONE, 16, 1, 32 },
+        { 6, 3, 448, 96, 64, MXFP4, FP8_32, ROUND_NONE, 16, 2, 32 },
+        { 4, 2, 704, 96, 64, NVFP4, NVFP4, ROUND_NONE, 16, 2, 32 },
         { 9, 4, 288, 160, 0, NVFP4, NVFP4, ROUND_NONE, 16, 4, 32 },
         { 4, 4, 160, 64, 64, NVFP4_BY, FP8_F32, ROUND_NONE, 19, 1, 32 },
         { 4, 2, 512, 384, 256, FP8_128, MUL1_5, ROUND_NONE, 16, 2, 128 },
