@@ -216,10 +216,9 @@ int parts_warm(struct parts *p)
         window_clear(k->win);
         k->win->head = true;
         r = window_add(k->win, 0, tok, rows, 0);
-        if (r == 0 && captures_bucket(rows) > rows)
-            window_pad(k->win, captures_bucket(rows));
         if (r < 0)
             break;
+        window_pad(k->win, parts_bucket(p, rows, rows));
         accept_stage(k->acc, &k->x, k->pool, k->win, greedy);
         p->order = (struct parts_order){ .window = true,
                                          .observe = drafts,
