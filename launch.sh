@@ -84,6 +84,11 @@ command=$1
 shift
 rest=("$@")
 
+case $command in
+status | stop | logs) as=preflight ;; # which takes settings only
+*) as=$command ;;
+esac
+
 program=src/rank/tandem
 dir=${TANDEM_BUILD:-$(build_dir build $program)} # tests name the build they belong to
 tandem=$dir/$program
@@ -110,7 +115,7 @@ has_config()
 {
     local valued
 
-    valued=" $("$tandem" "$command" --help | sed -n 's/^  \(--[a-z-]*\) [^ ].*/\1/p' | tr '\n' ' ')"
+    valued=" $("$tandem" "$as" --help | sed -n 's/^  \(--[a-z-]*\) [^ ].*/\1/p' | tr '\n' ' ')"
     while [ $# -gt 0 ]; do
         case $1 in
         --config | --config=*) return 0 ;;
@@ -135,10 +140,6 @@ if [ "$command" = demo ]; then
     rest=(--prompts "$ROOT/configs/demo" ${rest[@]+"${rest[@]}"})
 fi
 
-case $command in
-status | stop | logs) as=preflight ;; # which takes settings only
-*) as=$command ;;
-esac
 run=("$tandem" "$as" ${front[@]+"${front[@]}"} ${rest[@]+"${rest[@]}"})
 
 # become WORD... - one process in the place of this script
@@ -208,6 +209,10 @@ for ((r = 0; r < ranks; r++)); do
     fi
 done
 [ ${#here[@]} -gt 0 ] || [ -z "$only_here" ] || die 78 "none of the hosts $hosts is this machine"
+# its #launch lines are read here, and it is compared
+if [ ${#far[@]} -gt 0 ] && [ -z "$config" ] && has_config ${rest[@]+"${rest[@]}"}; then
+    die 64 "--config stands before $command where ranks are on other machines"
+fi
 
 # line RANK - the words that start a rank, in the array `line`
 line()

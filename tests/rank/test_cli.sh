@@ -95,6 +95,11 @@ for case in 'bench ranks=1' 'bench link=loop' 'preflight link=loop' 'tokenize ra
     same "a dry run of $case" yes "$(grep -q '^here: ' "$WORK/out" && ! grep -qv '^here: ' "$WORK/out" && echo yes)"
 done
 expect 64 'stop starts none' "${launch[@]}" --dry-run stop
+for command in 'generate --prompt a' status; do
+    # shellcheck disable=SC2086 # a command and its option
+    expect 64 "stands before ${command%% *}" "${launch[@]}" --set hosts=192.0.2.1,192.0.2.2 --set secret=s $command \
+        --config "$WORK/launch.conf"
+done
 # The launcher takes no value of an option for an option.
 for v in --set --config 'type --help now' --help --config=x; do
     expect 0 '' "${launch[@]}" --set ranks=1 "${BASE[@]}" generate --max-tokens 2 --prompt "$v" --stop --set
