@@ -127,18 +127,19 @@ __attribute__((format(printf, 2, 3))) static void must_change(struct verdict *v,
     va_end(ap);
 }
 
-static int all_equal(const struct verdict *v, const char *key)
+/* The first rank that has not what rank 0 has, 0 if all have it. */
+static int odd_rank(const struct verdict *v, const char *key)
 {
     for (int r = 1; r < v->ranks; r++)
         if (strcmp(value_of(v, 0, key), value_of(v, r, key)) != 0)
-            return 0;
-    return 1;
+            return r;
+    return 0;
 }
 
 static void judge_rule(struct verdict *v, const struct rule *q)
 {
     const char *mark = "ok";
-    int said = 0, there = 0;
+    int said = 0, there = 0, odd = odd_rank(v, q->key);
 
     for (int r = 0; r < v->ranks; r++) {
         const char *x = value_of(v, r, q->key);
@@ -156,11 +157,11 @@ static void judge_rule(struct verdict *v, const struct rule *q)
     }
     if (!there)
         return;
-    if (!said && q->how == EQUAL && !all_equal(v, q->key)) {
-        must_change(v, "%s differs: %s on rank 0, %s on rank 1; %s", q->key, value_of(v, 0, q->key),
-                    value_of(v, v->ranks > 1, q->key), q->change);
+    if (!said && q->how == EQUAL && odd) {
+        must_change(v, "%s differs: %s on rank 0, %s on rank %d; %s", q->key,
+                    value_of(v, 0, q->key), value_of(v, odd, q->key), odd, q->change);
         mark = "BAD";
-    } else if (!said && q->how == BETTER_SAME && !all_equal(v, q->key)) {
+    } else if (!said && q->how == BETTER_SAME && odd) {
         v->warned++;
         mark = "warn";
     }
@@ -176,7 +177,8 @@ static void judge_devices(struct verdict *v)
         for (int r = 0; r < v->ranks; r++) {
             for (int i = 0; i < v->of[r].n; i++) {
                 const char *key = v->of[r].fact[i].key;
-                bool told = false;
+                /* a device of two ports has one slot */
+                bool told = facts_find(&v->of[r], key) != v->of[r].fact[i].value;
 
                 for (int before = 0; before < r; before++)
                     told |= facts_find(&v->of[before], key) != NULL;
@@ -194,11 +196,12 @@ static void judge_config(struct verdict *v)
 
     for (int i = 0; i < v->of[0].n; i++) {
         const char *key = v->of[0].fact[i].key;
+        int odd = starts(key, "config.") ? odd_rank(v, key) : 0;
 
-        if (!starts(key, "config.") || all_equal(v, key))
+        if (!odd)
             continue;
-        must_change(v, "setting %s differs: %s on rank 0, %s on rank 1; use one config file",
-                    key + strlen("config."), value_of(v, 0, key), value_of(v, v->ranks > 1, key));
+        must_change(v, "setting %s differs: %s on rank 0, %s on rank %d; use one config file",
+                    key + strlen("config."), value_of(v, 0, key), value_of(v, odd, key), odd);
         row(v, key, "BAD");
         differ++;
     }

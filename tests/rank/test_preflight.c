@@ -105,6 +105,29 @@ Test(preflight, a_pair_without_a_common_subnet_is_not_fit)
     free(text);
 }
 
+Test(preflight, the_rank_that_differs_is_named_and_a_slot_is_shown_once)
+{
+    static const char *const keys[] = { "program", "config.depth" };
+    static struct facts of[3];
+
+    for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++) {
+        char *text = NULL, *slot;
+        size_t bytes;
+        FILE *f = open_memstream(&text, &bytes);
+
+        fit_pair(of);
+        of[2] = of[1];
+        change(&of[2], keys[i], "other");
+        facts_put(&of[0], "pcie.half0", "32.0 GT/s PCIe x4"); /* of its second port */
+        cr_expect(eq(int, facts_judge(of, 3, f), 1));
+        fclose(f);
+        cr_expect(strstr(text, "on rank 0, other on rank 2") != NULL, "%s", text);
+        slot = strstr(text, "pcie.half0");
+        cr_expect(slot && !strstr(slot + 1, "pcie.half0"), "%s", text);
+        free(text);
+    }
+}
+
 Test(preflight, facts_of_this_machine_are_read_back_as_written)
 {
     static struct facts a, b;
