@@ -284,6 +284,19 @@ static int check_settings(struct rank *k)
     return 0;
 }
 
+/* Before anything is loaded: every rank finds it, and none has to hear it from another. */
+static int check_comm(const struct config *c)
+{
+    const struct backend_ops *b;
+    int r = backend_find(c->backend, &b);
+
+    if (r == 0 && b->caps & BACKEND_HOST_MEMORY &&
+        (strcmp(c->comm, "peer") == 0 || strcmp(c->comm, "nccl") == 0))
+        return fail(-ENODEV, "config: comm %s with backend %s, want backend cuda", c->comm,
+                    b->name);
+    return r;
+}
+
 /* Before anything is loaded: what `pin` says may be wrong. */
 static int place_threads(struct rank *k)
 {
@@ -327,8 +340,11 @@ static int plan_memory(struct rank *k)
 int rank_load(struct rank *k)
 {
     enum exit_step step = STEP_CONFIG;
-    int r = place_threads(k);
+    int r = check_comm(&k->cfg);
 
+    if (r < 0)
+        return exit_code_of(STEP_DEVICE, r);
+    r = place_threads(k);
     if (r == 0 && k->keep && k->keep->pack) {
         k->pack = k->keep->pack;
         k->keep->pack = NULL;
@@ -418,9 +434,6 @@ static int open_sums(struct rank *k, const struct comm_settings *s)
     struct comm *meet;
     int r;
 
-    if ((peer || nccl) && host)
-        return fail(-ENODEV, "config: comm %s with backend %s, want backend cuda", c->comm,
-                    k->dev->ops->name);
     if (c->ranks == 1)
         return comm_self_open(s, &k->comm);
     if (peer && k->hub)

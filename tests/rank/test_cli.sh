@@ -57,6 +57,11 @@ expect 78 'pin: want auto, off or two cores' "${G[@]}" --prompt a --set pin=firs
 expect 78 'pin: this process may not use the cores 0,4095' "${G[@]}" --prompt a --set pin=0,4095
 expect 78 'pin: .* are the cores of one rank' "${G[@]}" --prompt a --set ranks=2 --set pin=0,4095
 expect 69 'comm nccl' "${G[@]}" --prompt a --set comm=nccl
+for comm in peer nccl; do # every rank finds it by itself, so the code does not depend on who is first
+    "${G[@]}" --prompt a --set comm=$comm --set ranks=2 >"$WORK/out" 2>"$WORK/err"
+    same "comm $comm of two ranks: exit code" 69 $?
+    same "comm $comm of two ranks: said" yes "$(grep -q "error: config: comm $comm with backend" "$WORK/err" && echo yes)"
+done
 expect 73 '' "${G[@]}" --prompt a --set cache=/dev/null/cache
 expect 73 '' "${G[@]}" --prompt a --set log=/dev/null/log
 expect 64 'no key bogus' "$TANDEM" config --get bogus
