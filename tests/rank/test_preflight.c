@@ -128,6 +128,32 @@ Test(preflight, the_rank_that_differs_is_named_and_a_slot_is_shown_once)
     }
 }
 
+/* Debian gives a machine's own name the address 127.0.1.1. */
+Test(preflight, a_host_on_the_loopback_serves_only_ranks_of_this_machine)
+{
+    static const struct {
+        const char *hosts;
+        int bad;
+    } at[] = { { "hosts=localhost,192.0.2.1", 1 }, { "hosts=localhost,localhost", 0 } };
+    static struct facts f;
+
+    for (size_t i = 0; i < sizeof(at) / sizeof(at[0]); i++) {
+        struct config c;
+        const char *address;
+
+        cr_assert(eq(int, config_init(&c), 0));
+        cr_assert(eq(int, config_set(&c, "ranks=2"), 0));
+        cr_assert(eq(int, config_set(&c, at[i].hosts), 0));
+        facts_gather(&c, &f);
+        address = facts_find(&f, "address");
+        cr_assert(address != NULL);
+        cr_expect(
+            eq(int, strncmp(address, "bad: hosts: localhost is the loopback", 37) == 0, at[i].bad),
+            "%s: %s", at[i].hosts, address);
+        config_free(&c);
+    }
+}
+
 Test(preflight, facts_of_this_machine_are_read_back_as_written)
 {
     static struct facts a, b;
