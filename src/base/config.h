@@ -123,6 +123,9 @@ int config_host(const struct config *c, int rank, char *buf, size_t cap);
 /* config_neighbours - how many ranks run on this rank's host, and its place among them. */
 int config_neighbours(const struct config *c, int *place);
 
+/* config_device - the number of this rank's device: as set, or its place among the ranks of its host */
+int config_device(const struct config *c);
+
 /* config_threads - CPU threads of this rank: `threads`, or its share of the allowed cores. */
 int config_threads(const struct config *c);
 

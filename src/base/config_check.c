@@ -68,6 +68,14 @@ int config_neighbours(const struct config *c, int *place)
     return n;
 }
 
+int config_device(const struct config *c)
+{
+    int place = 0;
+
+    config_neighbours(c, &place);
+    return c->device == CONFIG_AUTO ? place : c->device;
+}
+
 int config_threads(const struct config *c)
 {
     int place, n;

@@ -337,11 +337,26 @@ static int plan_memory(struct rank *k)
     return check_memory(k, &k->memory);
 }
 
+/* Before a pack is made for it. */
+static int look_for_device(const struct rank *k)
+{
+    const struct backend_ops *b;
+    char why[160];
+    int r = backend_find(k->cfg.backend, &b);
+
+    if (r < 0 || b->caps & BACKEND_HOST_MEMORY || (k->keep && k->keep->dev))
+        return r;
+    r = b->probe(config_device(&k->cfg), why, sizeof(why));
+    return r < 0 ? fail(r, "%s: %s", b->name, why) : 0;
+}
+
 int rank_load(struct rank *k)
 {
     enum exit_step step = STEP_CONFIG;
     int r = check_comm(&k->cfg);
 
+    if (r == 0)
+        r = look_for_device(k);
     if (r < 0)
         return exit_code_of(STEP_DEVICE, r);
     r = place_threads(k);
@@ -387,7 +402,7 @@ static int open_device(struct rank *k)
 {
     const struct config *c = &k->cfg;
     const struct backend_ops *b;
-    int place = 0, r;
+    int r;
 
     if (k->keep && k->keep->dev) {
         k->dev = k->keep->dev;
@@ -397,11 +412,10 @@ static int open_device(struct rank *k)
         r = k->dev->ops->queue_open(k->dev, &k->q);
         return r < 0 ? r : resident_bind(k->resident, k->pack, k->plan.part, BLUEPRINT_PARTS);
     }
-    config_neighbours(c, &place);
     r = backend_find(c->backend, &b);
     placing_workers(&k->placing); /* which the backend starts */
     if (r == 0)
-        r = b->open(c->device == CONFIG_AUTO ? place : c->device, config_threads(c), &k->dev);
+        r = b->open(config_device(c), config_threads(c), &k->dev);
     if (r == 0) {
         k->dev->overlap = c->overlap;
         r = memory_check(&k->memory, 1, k->dev->ops->room(k->dev));

@@ -62,6 +62,8 @@ for comm in peer nccl; do # every rank finds it by itself, so the code does not 
     same "comm $comm of two ranks: exit code" 69 $?
     same "comm $comm of two ranks: said" yes "$(grep -q "error: config: comm $comm with backend" "$WORK/err" && echo yes)"
 done
+expect 69 'error: cuda: ' "${G[@]}" --prompt a --set backend=cuda --set device=63 --set cache="$WORK/unasked"
+same 'packs for a device that is not there' "$(find "$WORK/unasked" -name '*.pack' 2>/dev/null)" ''
 expect 73 '' "${G[@]}" --prompt a --set cache=/dev/null/cache
 expect 73 '' "${G[@]}" --prompt a --set log=/dev/null/log
 expect 64 'no key bogus' "$TANDEM" config --get bogus
