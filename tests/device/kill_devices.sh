@@ -66,7 +66,8 @@ one()
     kill "$guard" 2>/dev/null
     kill -KILL "${pid[victim]}" 2>/dev/null
     wait 2>/dev/null
-    cause="rank $victim is gone: $([ "$signal" = KILL ] && echo 'connection closed' || echo 'no heartbeat for')"
+    # a killed process gives back its memory before its connections, and the driver may take more than a second for that
+    cause="rank $victim is gone: \(connection closed\|no heartbeat for\)"
     if [ "$verdict" = ok ]; then
         if [ $code -ne 70 ]; then
             verdict="code $code"
