@@ -90,6 +90,9 @@ static int prepare(struct cuda_device *d)
                                    d->ordinal);
     if (e == cudaSuccess)
         e = cudaDeviceGetAttribute(&d->sms, cudaDevAttrMultiProcessorCount, d->ordinal);
+    if (e == cudaSuccess)
+        e = cudaDeviceGetAttribute(&d->shared_sm, cudaDevAttrMaxSharedMemoryPerMultiprocessor,
+                                   d->ordinal);
     if (e != cudaSuccess)
         return fail(cuda_errno(e), "cuda: device %d: %s", d->ordinal, cudaGetErrorString(e));
     e = cuda_attend_limits(d->shared_max);

@@ -53,7 +53,8 @@ struct cuda_device {
     int ordinal;
     int shared_max; /* bytes of shared memory a block may ask for */
     int sms;
-    bool gangs;     /* blocks of attention can share memory */
+    int shared_sm; /* bytes of shared memory that a multiprocessor has */
+    bool gangs;    /* blocks of attention can share memory */
 };
 
 /* A copy that leaves a staging area for the caller's memory once the device is done. */

@@ -285,14 +285,14 @@ static void many_rows(struct queue *q, const struct expert_rows *e)
                      s>>>(*e, cuda_queue(q)->alarm);
 }
 
-// Splits of inputs by the shape of the call alone, as if a row's experts were all that there is.
-static void cut_inputs(struct expert_rows *e)
+// Splits of inputs by the shape of the call and the device alone, as if a row's experts were all that there is.
+static void cut_inputs(const struct queue *q, struct expert_rows *e)
 {
     const struct moe_args *a = &e->a;
     struct mat w = { .dtype = DTYPE_EXL3, .cols = a->dim }, by_unit = w, plain = w;
     int experts = a->k + (a->s1 != NULL);
 
-    e->splits[0] = strip_splits(2 * e->ldh / EXL3_BLOCK * experts, strip_pieces(w));
+    e->splits[0] = strip_splits(q, 2 * e->ldh / EXL3_BLOCK * experts, strip_pieces(w));
     if (e->splits[0] > STRIP_SPLITS / 2)
         e->splits[0] = STRIP_SPLITS / 2;
     by_unit.q.bits2 = 3;     // codes that come by the unit
@@ -303,7 +303,7 @@ static void cut_inputs(struct expert_rows *e)
         e->span = span > e->span ? span : e->span;
     }
     w = (struct mat){ .dtype = DTYPE_EXL3, .cols = a->inter };
-    e->splits[1] = strip_splits(e->ldo / EXL3_BLOCK * experts, strip_pieces(w));
+    e->splits[1] = strip_splits(q, e->ldo / EXL3_BLOCK * experts, strip_pieces(w));
 }
 
 void strip_moe(struct queue *q, const struct moe_args *a)
@@ -315,7 +315,7 @@ void strip_moe(struct queue *q, const struct moe_args *a)
     e.x.ld = e.ldo = (int)mat_round_up((size_t)a->dim, EXL3_BLOCK);
     e.h.ld = e.ldh = (int)mat_round_up((size_t)a->inter, EXL3_BLOCK);
     e.exl3 = a->kinds % MAT_KIND_EXL3 == 0;
-    cut_inputs(&e);
+    cut_inputs(q, &e);
     each = (int)((NARROW_SHARED - narrow_sums(STRIP_TOKENS)) / narrow_row(e.span, e.exl3));
     each = each < STRIP_TOKENS ? each : STRIP_TOKENS;
     e.wide = a->rows > NARROW_MOST || a->mixed || each < 1;

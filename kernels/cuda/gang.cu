@@ -500,8 +500,10 @@ extern "C" cudaError_t cuda_gang_limits(int shared_max, bool *can)
     c.dynamicSmemBytes = (size_t)(shared_max - SHARED_STATIC);
     c.attrs = &attr;
     c.numAttrs = 1;
-    if (e == cudaSuccess)
-        e = cudaOccupancyMaxActiveClusters(&gangs, attend_gang<512>, &c);
+    if (e != cudaSuccess)
+        return e;
+    if (cudaOccupancyMaxActiveClusters(&gangs, attend_gang<512>, &c) != cudaSuccess)
+        (void)cudaGetLastError(); // a device without clusters of such blocks
     *can = gangs > 0;
-    return e;
+    return cudaSuccess;
 }

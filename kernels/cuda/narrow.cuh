@@ -11,7 +11,6 @@
 #define NARROW_SUMS (EXL3_BLOCK + 4) // values of a row of sums: rows begin in other banks
 #define NARROW_PART (STRIP_WARPS * STRIP_THREADS * 16) // bytes of what warps add up at a time
 #define NARROW_PAD 8                                   // values between rows of inputs
-#define NARROW_SHARED (48 << 10)                       // what a block gets without asking
 #define NARROW_AHEAD 4    // pieces of codes that are on their way to a warp
 #define NARROW_TASKS 64   // 128 inputs of a row each, up to which a block makes its own inputs
 #define NARROW_AGAIN 4096 // and all blocks together

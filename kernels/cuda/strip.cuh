@@ -7,7 +7,7 @@
 //   the inputs are cut in pieces of 32 or 64; pieces are dealt, in order, to splits times STRIP_WARPS
 //   parts; a part is one chain of instructions, k ascending, from 0;
 //   parts of a split add up in order, and then splits in order.
-// How many splits there are depends on the shape alone, so a row has the same bits in every window.
+// How many splits there are depends on the shape and the device alone, so a row has the same bits in every window.
 // Splits of a strip are blocks of one cluster, which send their sums to the blocks that finish rows.
 //
 // A row of inputs lies as lanes read it: of each unit, lane quarter t has the values 2t, 2t + 1,
@@ -25,6 +25,7 @@
 #define STRIP_UNIT 64  // inputs
 #define STRIP_TOKENS 8 // rows of an instruction
 #define STRIP_PLANES 3 // of inputs that are not rotated
+#define NARROW_SHARED (48 << 10) // bytes a block gets without asking, and all that few rows take
 #define STRIP_SPLITS 8 // blocks of a cluster, at most
 
 // Rows of inputs, [planes][rows][ld], and [rows][ld / STRIP_UNIT] counts of planes.
@@ -110,23 +111,24 @@ __host__ __device__ static inline int strip_pieces(const struct mat &w)
 }
 
 // strip_splits - how many blocks share the inputs of each of `strips` strips: the number for which, on
-// about SMS multiprocessors of PLACES blocks each, the longest part and the waves of blocks take least. A
-// block alone decodes no faster than one of PLACES: a warp waits for itself most of the time.
-static inline int strip_splits(int strips, int pieces)
+// the device's multiprocessors of `places` blocks each, the longest part and the waves of blocks take
+// least. A block alone decodes no faster than one of all places: a warp waits for itself most of the time.
+static inline int strip_splits(const struct queue *q, int strips, int pieces)
 {
     enum {
-        SMS = 132,
-        PLACES = 3,
-        ROOM = 340,
+        PLACES = 3, // blocks whose registers a multiprocessor has room for
         WAVE = 4
-    }; // ROOM: blocks in clusters that fit at once
+    };
+    const struct cuda_device *d = (const struct cuda_device *)q->dev;
+    int fit = d->shared_sm / NARROW_SHARED, places = fit < PLACES ? (fit > 1 ? fit : 1) : PLACES;
+    int room = d->sms * places * 85 / 99; // blocks in clusters that fit at once: 340 of 396 on 132
     int best = 1, least = 1 << 30;
 
     for (int n = 1; n <= STRIP_SPLITS; n++) {
-        int blocks = (strips * n + SMS - 1) / SMS;
+        int blocks = (strips * n + d->sms - 1) / d->sms;
         int each = (pieces + n * STRIP_WARPS - 1) / (n * STRIP_WARPS);
         int cost =
-            (blocks > PLACES ? blocks : PLACES) * each + WAVE * ((strips * n + ROOM - 1) / ROOM);
+            (blocks > places ? blocks : places) * each + WAVE * ((strips * n + room - 1) / room);
 
         if (cost < least) {
             least = cost;
