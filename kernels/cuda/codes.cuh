@@ -9,9 +9,13 @@
 
 #include <cuda_fp16.h>
 
+#include "kernels/cuda/matrix.cuh"
 #include "kernels/cuda/strip.cuh"
 
 // ---- EXL3 ---------------------------------------------------------------------------------------
+
+// X of every width that a checkpoint may have, in halves of a bit.
+#define EXL3_WIDTHS(X) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(10) X(12) X(14) X(16)
 
 // Two values of a codebook as two f16 numbers, the first one low.
 __device__ static inline uint32_t mul1_pair(uint32_t s0, uint32_t s1)
@@ -148,21 +152,6 @@ template <int BITS2> struct exl3_codes {
 
 // ---- FP8 ----------------------------------------------------------------------------------------
 
-__device__ static inline uint32_t bf16_mul2(uint32_t x, uint32_t y)
-{
-    uint32_t v;
-
-    asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(v) : "r"(x), "r"(y));
-    return v;
-}
-
-// Two e4m3 codes, in bits 0 .. 7 and 16 .. 23, as bf16: their bits are those of a number that is
-// 2^120 too small, subnormal ones too.
-__device__ static inline uint32_t e4m3_pair(uint32_t c)
-{
-    return bf16_mul2((c & 0x00800080u) << 8 | (c & 0x007f007fu) << 4, 0x7b807b80u);
-}
-
 // A scale belongs to a tile and `block` inputs, of which 32 are a piece.
 struct fp8_codes {
     static constexpr int TILES = 4, STEPS = 2, BLOCKS = 3, BYTES = STEPS * 2 * CUDA_WARP * 16;
@@ -212,10 +201,10 @@ struct fp8_codes {
         for (int k = 0; k < 2; k++) {
             uint32_t lo = k ? v.z : v.x, hi = k ? v.w : v.y;
 
-            a[k][0] = e4m3_pair(__byte_perm(lo, 0, 0x4140));
-            a[k][1] = e4m3_pair(__byte_perm(hi, 0, 0x4140));
-            a[k][2] = e4m3_pair(__byte_perm(lo, 0, 0x4342));
-            a[k][3] = e4m3_pair(__byte_perm(hi, 0, 0x4342));
+            a[k][0] = e4m3_far(__byte_perm(lo, 0, 0x4140));
+            a[k][1] = e4m3_far(__byte_perm(hi, 0, 0x4140));
+            a[k][2] = e4m3_far(__byte_perm(lo, 0, 0x4342));
+            a[k][3] = e4m3_far(__byte_perm(hi, 0, 0x4342));
         }
     }
 
@@ -306,10 +295,10 @@ template <enum dtype D> struct fp4_codes {
 
             e2m1_four(word, &a[k][0], &a[k][2]);
             e2m1_four(word >> 16, &a[k][1], &a[k][3]);
-            a[k][0] = bf16_mul2(a[k][0], near);
-            a[k][2] = bf16_mul2(a[k][2], near);
-            a[k][1] = bf16_mul2(a[k][1], far);
-            a[k][3] = bf16_mul2(a[k][3], far);
+            a[k][0] = bf16_times(a[k][0], near);
+            a[k][2] = bf16_times(a[k][2], near);
+            a[k][1] = bf16_times(a[k][1], far);
+            a[k][3] = bf16_times(a[k][3], far);
         }
     }
 };

@@ -322,17 +322,7 @@ void sheet_matmul(struct queue *q, const struct strip_launch *p, void *room, siz
     case b:                                                                                        \
         sheet_go<exl3_codes<b>>(q, &s, bytes);                                                     \
         break;
-        WIDTH(2)
-        WIDTH(3)
-        WIDTH(4)
-        WIDTH(5)
-        WIDTH(6)
-        WIDTH(7)
-        WIDTH(8)
-        WIDTH(10)
-        WIDTH(12)
-        WIDTH(14)
-        WIDTH(16)
+        EXL3_WIDTHS(WIDTH)
 #undef WIDTH
     }
 }

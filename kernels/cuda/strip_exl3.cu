@@ -8,17 +8,7 @@ void strip_launch_exl3(struct queue *q, int bits2, const struct strip_launch *p,
     case b:                                                                                        \
         strip_go<exl3_codes<b>>(q, p, grid);                                                       \
         break;
-        WIDTH(2)
-        WIDTH(3)
-        WIDTH(4)
-        WIDTH(5)
-        WIDTH(6)
-        WIDTH(7)
-        WIDTH(8)
-        WIDTH(10)
-        WIDTH(12)
-        WIDTH(14)
-        WIDTH(16)
+        EXL3_WIDTHS(WIDTH)
 #undef WIDTH
     }
 }
@@ -26,17 +16,7 @@ void strip_launch_exl3(struct queue *q, int bits2, const struct strip_launch *p,
 cudaError_t strip_limits_exl3(cudaError_t e)
 {
 #define WIDTH(b) e = strip_limits<exl3_codes<b>>(e);
-    WIDTH(2)
-    WIDTH(3)
-    WIDTH(4)
-    WIDTH(5)
-    WIDTH(6)
-    WIDTH(7)
-    WIDTH(8)
-    WIDTH(10)
-    WIDTH(12)
-    WIDTH(14)
-    WIDTH(16)
+    EXL3_WIDTHS(WIDTH)
 #undef WIDTH
     return e;
 }
