@@ -7,8 +7,8 @@
  *   open -> SERVING -> group_stop -> close            planned: a peer that hangs up afterwards is
  *                                                     no fault
  *              \-----> FAILING                        the first cause wins, every link is aborted,
- *                                                     the peers are told, on_fail runs; the process
- *                                                     leaves with 70
+ *                                                     the peers are told, on_fail runs, waits for
+ *                                                     sums end; the process leaves with 70
  *
  * Over TCP (control.c) the ranks are processes: rank 0 listens on its own host's address and a
  * thread of each rank does nothing but heartbeats. In a hub (group_loop.c) they are threads of one
@@ -22,6 +22,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+struct comm;
 struct link;
 struct progress;
 struct group;
@@ -115,6 +116,10 @@ __attribute__((format(printf, 3, 4))) void group_fail(struct group *g, int r, co
 /* group_decline - as group_fail, of a rank that has logged why and leaves by itself: nothing is logged, on_fail is not
  * called */
 void group_decline(struct group *g, int r, const char *why);
+
+/* group_sums - the comm whose waits end when the group fails, until another one or NULL is named: whoever closes it
+ * names NULL first. The group aborts it at once if it has failed already. */
+void group_sums(struct group *g, struct comm *c);
 
 /* group_stop - this rank leaves as planned; what the peers do afterwards is no fault */
 void group_stop(struct group *g);

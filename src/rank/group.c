@@ -12,6 +12,7 @@
 #include "src/base/log.h"
 #include "src/rank/exit_code.h"
 #include "src/rank/progress.h"
+#include "src/transport/comm.h"
 #include "src/transport/link.h"
 
 void group_init(struct group *g, const struct group_ops *ops, const struct group_settings *s)
@@ -22,6 +23,7 @@ void group_init(struct group *g, const struct group_ops *ops, const struct group
     g->on_fail = s->on_fail;
     g->on_fail_arg = s->on_fail_arg;
     g->progress = s->progress;
+    pthread_mutex_init(&g->sums_lock, NULL);
 }
 
 int group_channel_open(const struct group_settings *s, enum group_channel c, int a, int b)
@@ -151,6 +153,24 @@ static void spread(struct group *g, int r, int tell)
         g->ops->tell(g, r, g->reason);
 }
 
+/* Last of all: a library's abort may take its time. */
+static void abort_sums(struct group *g)
+{
+    pthread_mutex_lock(&g->sums_lock);
+    if (g->sums)
+        comm_abort(g->sums, g->reason);
+    pthread_mutex_unlock(&g->sums_lock);
+}
+
+void group_sums(struct group *g, struct comm *c)
+{
+    pthread_mutex_lock(&g->sums_lock);
+    g->sums = c;
+    pthread_mutex_unlock(&g->sums_lock);
+    if (group_failed(g))
+        abort_sums(g);
+}
+
 void group_fault(struct group *g, int r, int tell, const char *text)
 {
     char here[192];
@@ -161,6 +181,7 @@ void group_fault(struct group *g, int r, int tell, const char *text)
     spread(g, r, tell);
     if (g->on_fail)
         g->on_fail(g->on_fail_arg, g->reason);
+    abort_sums(g);
 }
 
 void group_fail(struct group *g, int r, const char *fmt, ...)
@@ -176,8 +197,10 @@ void group_fail(struct group *g, int r, const char *fmt, ...)
 
 void group_decline(struct group *g, int r, const char *why)
 {
-    if (claim(g, r, why))
-        spread(g, r, 1);
+    if (!claim(g, r, why))
+        return;
+    spread(g, r, 1);
+    abort_sums(g);
 }
 
 int group_compare(struct group *g, const char *const what[GROUP_MARK_PARTS],

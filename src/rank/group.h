@@ -4,6 +4,7 @@
 #define TANDEM_RANK_GROUP_H
 
 #include <errno.h>
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 
@@ -32,6 +33,8 @@ struct group {
     atomic_int claimed;              /* somebody writes the reason */
     atomic_int failed;               /* its errno, once the reason is written */
     atomic_int stopping;
+    pthread_mutex_t sums_lock;
+    struct comm *sums; /* under sums_lock; or NULL */
     char reason[GROUP_REASON_BYTES];
     uint8_t mark[GROUP_WORLD_MAX][GROUP_DIGEST_BYTES]; /* of the last barrier that had any */
     bool marked[GROUP_WORLD_MAX]; /* by a peer; a follower over TCP sees rank 0 alone */
@@ -44,7 +47,7 @@ void group_init(struct group *g, const struct group_ops *ops, const struct group
 int group_settings_check(const struct group_settings *s);
 
 /* group_fault - the first cause claims the group: abort the links, tell the peers unless they told
- * us, on_fail. Later ones are ignored. Logs text. */
+ * us, on_fail, abort the comm. Later ones are ignored. Logs text. */
 void group_fault(struct group *g, int r, int tell, const char *text);
 
 /* group_heard - what an error r of a peer is here: a shortage of memory is one of the group, anything

@@ -492,6 +492,8 @@ static int open_comm(struct rank *k)
                                    .max_words = plan_words(&k->bounds) };
     int r = open_sums(k, &s);
 
+    if (r == 0 && k->group)
+        group_sums(k->group, k->comm);
     if (r == 0)
         r = check_graphs(k);
     if (r < 0)
@@ -779,6 +781,8 @@ void rank_close(struct rank *k)
         k->drafter->ops->close(k->drafter);
     blueprint_close(&k->plan);
     plan_box_close(k->box);
+    if (k->group)
+        group_sums(k->group, NULL);
     comm_close(k->comm);
     if (keep)
         *k->keep = (struct rank_keep){ k->pack, k->dev, k->resident };

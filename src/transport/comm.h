@@ -63,8 +63,10 @@ struct comm_ops {
      * errors   -ECONNRESET a peer is gone, -ECANCELED aborted, -EPROTO the ranks differ in site or
      *          size, -ETIMEDOUT wait_limit_ms, -EINVAL site out of range */
     int (*check)(struct comm *c);
-    /* abort - every wait of this rank ends within 1 ms. Any thread, any number of times. */
+    /* abort - every wait of this rank ends within 1 ms. Any thread, any number of times; not beside close, and it may
+     * return only when the graphs with exchanges in them are closed. */
     void (*abort)(struct comm *c, const char *why);
+    /* close - after the queue's wait, and after all graphs with exchanges in them */
     void (*close)(struct comm *c);
 };
 
@@ -121,7 +123,8 @@ static inline void comm_abort(struct comm *c, const char *why)
     c->ops->abort(c, why);
 }
 
-/* comm_close - collective by convention, never by waiting; NULL is fine */
+/* comm_close - collective by convention. Only comm peer of processes waits for the others, and for nobody once it has
+ * failed. NULL is fine. */
 static inline void comm_close(struct comm *c)
 {
     if (c)

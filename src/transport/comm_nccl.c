@@ -48,6 +48,7 @@ struct comm_nccl {
     enum exchange_wire wire;
     size_t slot_bytes;
     char *all; /* [world][a piece] on the device, the own part first staged in its place */
+    pthread_mutex_t calls; /* of the library; its abort comes when nobody is inside any more */
     atomic_int aborted;
     int err;
 };
@@ -87,19 +88,34 @@ static bool nccl_usable(struct comm_nccl *c, const struct queue *q, int site)
 {
     if (c->err == 0 && (site < 0 || site >= COMM_SITES))
         c->err = fail(-EINVAL, "comm nccl: site %d, want 0 to %d", site, COMM_SITES - 1);
-    return c->err == 0 && q->err == 0 && !atomic_load_explicit(&c->aborted, memory_order_acquire);
+    return c->err == 0 && q->err == 0;
+}
+
+/* False: somebody aborts, or has. */
+static bool calls_begin(struct comm_nccl *c)
+{
+    pthread_mutex_lock(&c->calls);
+    if (!atomic_load_explicit(&c->aborted, memory_order_acquire))
+        return true;
+    pthread_mutex_unlock(&c->calls);
+    return false;
 }
 
 static void gather_piece(struct comm_nccl *c, struct queue *q, const void *in, void *out,
                          size_t bytes)
 {
-    ncclResult_t r =
-        nccl.ncclAllGather(in, out, bytes, ncclInt8, c->comm, (cudaStream_t)exchange_stream(q));
+    ncclResult_t r;
 
-    if (r == ncclSuccess)
+    if (!calls_begin(c)) {
+        q->err = -ECANCELED;
         return;
-    c->err = failed(c, r, "gather");
-    queue_fail(q, c->err, "%s", fail_text());
+    }
+    r = nccl.ncclAllGather(in, out, bytes, ncclInt8, c->comm, (cudaStream_t)exchange_stream(q));
+    if (r != ncclSuccess) {
+        c->err = failed(c, r, "gather");
+        queue_fail(q, c->err, "%s", fail_text());
+    }
+    pthread_mutex_unlock(&c->calls);
 }
 
 static void nccl_sum(struct comm *base, struct queue *q, int site, float *x, size_t n)
@@ -137,11 +153,13 @@ static int nccl_check(struct comm *base)
     struct comm_nccl *c = (struct comm_nccl *)base;
     ncclResult_t state = ncclSuccess;
 
-    if (c->err == 0 && atomic_load_explicit(&c->aborted, memory_order_acquire))
-        c->err = -ECANCELED;
-    if (c->err == 0 && nccl.ncclCommGetAsyncError(c->comm, &state) == ncclSuccess &&
-        state != ncclSuccess)
+    if (c->err != 0)
+        return c->err;
+    if (!calls_begin(c))
+        return c->err = -ECANCELED;
+    if (nccl.ncclCommGetAsyncError(c->comm, &state) == ncclSuccess && state != ncclSuccess)
         c->err = failed(c, state, "exchange");
+    pthread_mutex_unlock(&c->calls);
     return c->err;
 }
 
@@ -155,6 +173,7 @@ static int nccl_barrier(struct comm *base)
     return r;
 }
 
+/* The library's abort ends its kernels at once and returns when the last graph that has some is gone. */
 static void nccl_abort(struct comm *base, const char *why)
 {
     struct comm_nccl *c = (struct comm_nccl *)base;
@@ -162,8 +181,10 @@ static void nccl_abort(struct comm *base, const char *why)
     if (atomic_exchange(&c->aborted, 1))
         return;
     log_debug("comm nccl: aborted: %s", why);
-    nccl.ncclCommAbort(c->comm);
     comm_abort(c->host, why);
+    pthread_mutex_lock(&c->calls);
+    pthread_mutex_unlock(&c->calls);
+    nccl.ncclCommAbort(c->comm);
 }
 
 static void nccl_close(struct comm *base)
@@ -174,6 +195,7 @@ static void nccl_close(struct comm *base)
         c->err == 0 ? nccl.ncclCommDestroy(c->comm) : nccl.ncclCommAbort(c->comm);
     c->dev->ops->free(c->dev, c->all);
     comm_close(c->host);
+    pthread_mutex_destroy(&c->calls);
     free(c);
 }
 
@@ -252,6 +274,7 @@ int comm_nccl_open(struct comm *host, struct queue *q, const struct comm_setting
     c->dev = q->dev;
     c->wire = s->partials == COMM_BF16 ? EXCHANGE_BF16 : EXCHANGE_F32;
     c->slot_bytes = s->slot_bytes;
+    pthread_mutex_init(&c->calls, NULL);
     r = c->dev->ops->alloc(c->dev, (size_t)host->world * s->slot_bytes, &all);
     if (r < 0)
         goto free_comm;
@@ -272,6 +295,7 @@ abort_comm:
 free_all:
     c->dev->ops->free(c->dev, c->all);
 free_comm:
+    pthread_mutex_destroy(&c->calls);
     free(c);
     return r;
 }

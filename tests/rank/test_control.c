@@ -422,6 +422,56 @@ Test(control, a_fault_of_a_thread_reaches_the_others)
     town_close(&t);
 }
 
+/* A comm that counts its aborts, and no links below it that the group would abort. */
+struct counted_comm {
+    struct comm base;
+    struct comm_ops ops;
+    atomic_int aborts;
+};
+
+static void count_abort(struct comm *c, const char *why)
+{
+    atomic_fetch_add(&((struct counted_comm *)c)->aborts, 1);
+}
+
+Test(control, a_failed_group_ends_the_waits_of_its_sums)
+{
+    static const struct {
+        const char *name;
+        bool named, again, left, fails;
+    } cases[] = {
+        { "named before", .named = true, .fails = true },
+        { "named in a group that has failed", .fails = true, .again = true },
+        { "no longer named", .named = true, .left = true, .fails = true },
+        { "no failure", .named = true },
+    };
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct counted_comm c[2] = { { .ops = { .abort = count_abort } },
+                                     { .ops = { .abort = count_abort } } };
+        struct town t;
+
+        town_open(&t, "loop", 2);
+        wires_run(2, open_rank, &t);
+        for (int r = 0; r < 2; r++) {
+            c[r].base.ops = &c[r].ops;
+            if (cases[i].named)
+                group_sums(t.group[r], &c[r].base);
+            if (cases[i].left)
+                group_sums(t.group[r], NULL);
+        }
+        if (cases[i].fails)
+            group_fail(t.group[1], -EIO, "bad luck");
+        for (int r = 0; r < 2; r++) {
+            if (cases[i].again)
+                group_sums(t.group[r], &c[r].base);
+            cr_expect(eq(int, atomic_load(&c[r].aborts), cases[i].fails && !cases[i].left),
+                      "%s, rank %d", cases[i].name, r);
+        }
+        town_close(&t);
+    }
+}
+
 static void barrier_late(int rank, void *arg)
 {
     struct town *t = arg;
