@@ -437,18 +437,27 @@ extern "C" void peer_gather(struct peer *p, struct queue *q, int site, const voi
 
 // ---- opening ------------------------------------------------------------------------------------
 
-extern "C" void peer_close(struct peer *p)
+extern "C" void peer_part(struct peer *p)
+{
+    for (int r = 0; r < p->v.world; r++) {
+        if (p->opened[r])
+            cudaIpcCloseMemHandle(p->v.inbox[r]);
+        p->opened[r] = false;
+    }
+}
+
+extern "C" void peer_close(struct peer *p, bool parted)
 {
     if (!p)
         return;
+    peer_part(p);
     for (int r = 0; r < p->v.world; r++) {
         if (p->area[r])
             cudaHostUnregister(p->area[r]);
         cudaFreeHost(p->raised[r]);
-        if (p->opened[r])
-            cudaIpcCloseMemHandle(p->v.inbox[r]);
     }
-    cudaFree(p->v.inbox[p->v.rank]);
+    if (parted)
+        cudaFree(p->v.inbox[p->v.rank]);
     cudaFree(p->v.count);
     cudaFreeHost(p->v.outbox);
     cudaFreeHost(p->v.bell);
@@ -550,7 +559,7 @@ extern "C" int peer_open(struct device *d, const struct peer_spec *s, struct pee
     return 0;
 
 close:
-    peer_close(p);
+    peer_close(p, true);
     return r;
 }
 

@@ -3,6 +3,10 @@
  * The exchange itself is kernels/cuda/exchange.cu. Here is how the ranks meet: threads of a process leave their side
  * in a hub and join when all have come; processes show each other their memory through a comm of their hosts. After
  * that the host does nothing for an exchange but queue it.
+ *
+ * A rank that closes may still be written to by one that does not know yet. Sides of threads stay in the hub until the
+ * last of them has closed. Processes part in a barrier of their hosts; after a failure, in which nobody waits for
+ * anybody, the memory that others see is left to the end of the process.
  */
 #include "src/transport/comm.h"
 
@@ -26,6 +30,7 @@ struct comm_hub {
     pthread_mutex_t lock;
     pthread_cond_t moved;
     struct peer *peer[COMM_WORLD_MAX];
+    int sides; /* that are not closed */
     int world;
     int waiting; /* ranks at the barrier */
     unsigned turn;
@@ -107,18 +112,43 @@ static int hub_meet(struct comm_hub *h, int limit_ms)
     return r;
 }
 
-static int peer_usable(struct comm_peer *c, int site)
+/* A side comes, and stays when it is no more than a rank's that has closed. */
+static void hub_add(struct comm_hub *h, int rank, struct peer *p)
+{
+    pthread_mutex_lock(&h->lock);
+    h->peer[rank] = p;
+    h->sides++;
+    pthread_mutex_unlock(&h->lock);
+}
+
+static void hub_leave(struct comm_hub *h)
+{
+    pthread_mutex_lock(&h->lock);
+    if (--h->sides == 0)
+        for (int r = 0; r < h->world; r++) {
+            peer_close(h->peer[r], true);
+            h->peer[r] = NULL;
+        }
+    pthread_mutex_unlock(&h->lock);
+}
+
+/* What was not exchanged must not be computed with. */
+static bool peer_usable(struct comm_peer *c, struct queue *q, int site)
 {
     if (c->err == 0 && (site < 0 || site >= COMM_SITES))
         c->err = fail(-EINVAL, "comm peer: site %d, want 0 to %d", site, COMM_SITES - 1);
-    return c->err == 0 && !atomic_load_explicit(&c->aborted, memory_order_acquire);
+    if (c->err == 0 && atomic_load_explicit(&c->aborted, memory_order_acquire))
+        c->err = -ECANCELED;
+    if (c->err != 0 && q->err == 0)
+        q->err = c->err;
+    return c->err == 0;
 }
 
 static void comm_peer_sum(struct comm *base, struct queue *q, int site, float *x, size_t n)
 {
     struct comm_peer *c = (struct comm_peer *)base;
 
-    if (!peer_usable(c, site) || n == 0)
+    if (!peer_usable(c, q, site) || n == 0)
         return;
     peer_sum(c->peer, q, site, c->wire, x, n);
 }
@@ -128,7 +158,7 @@ static void comm_peer_gather(struct comm *base, struct queue *q, int site, const
 {
     struct comm_peer *c = (struct comm_peer *)base;
 
-    if (!peer_usable(c, site) || bytes == 0)
+    if (!peer_usable(c, q, site) || bytes == 0)
         return;
     peer_gather(c->peer, q, site, in, out, bytes);
 }
@@ -191,7 +221,12 @@ static void comm_peer_close(struct comm *base)
 {
     struct comm_peer *c = (struct comm_peer *)base;
 
-    peer_close(c->peer);
+    if (c->hub) {
+        hub_leave(c->hub);
+    } else {
+        peer_part(c->peer);
+        peer_close(c->peer, c->host && comm_peer_barrier(base) == 0);
+    }
     comm_close(c->host);
     free(c);
 }
@@ -247,9 +282,7 @@ int comm_peer_open(struct comm_hub *h, struct device *d, int rank, const struct 
         return r;
     }
     c->hub = h;
-    pthread_mutex_lock(&h->lock);
-    h->peer[rank] = c->peer;
-    pthread_mutex_unlock(&h->lock);
+    hub_add(h, rank, c->peer);
     r = hub_meet(h, s->wait_limit_ms);
     if (r == -ETIMEDOUT)
         fail(r, "comm peer: a rank did not come in time");

@@ -285,7 +285,7 @@ static void relay_close(struct comm *base)
     }
     if (c->q)
         c->q->ops->queue_close(c->q);
-    peer_close(c->peer);
+    peer_close(c->peer, true);
     for (int r = base->world - 1; r >= 0; r--)
         if (c->link[r] && c->mem[r].inbox)
             c->link[r]->ops->unreg(c->link[r], &c->mem[r]);
