@@ -178,6 +178,16 @@ struct matmul_args {
     enum round round;
 };
 
+/* matmuls - n products of the same inputs: each as op matmul has it, in any order or side by side.
+ * shapes   x and rows are those of of[0] in all; no y is another's, or x
+ * note     a product has the bits of matmul alone */
+#define MATMULS_MAX 6
+
+struct matmuls_args {
+    struct matmul_args of[MATMULS_MAX];
+    int n;
+};
+
 /* add - y = round(y + x).
  * note     x is a sum over ranks that nobody has rounded: the residual is rounded once          tol 0 */
 struct add_args {
@@ -681,6 +691,7 @@ struct synth_args {
     OP(embed)                                                                                      \
     OP(rmsnorm)                                                                                    \
     OP(matmul)                                                                                     \
+    OP(matmuls)                                                                                    \
     OP(add)                                                                                        \
     OP(swiglu)                                                                                     \
     OP(rope)                                                                                       \

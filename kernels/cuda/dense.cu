@@ -118,6 +118,12 @@ extern "C" void cuda_matmul(struct queue *q, const struct matmul_args *a)
     queue_note(q, "matmul");
 }
 
+extern "C" void cuda_matmuls(struct queue *q, const struct matmuls_args *a)
+{
+    for (int i = 0; i < a->n; i++)
+        cuda_matmul(q, &a->of[i]);
+}
+
 // A thread a value. Bound by bytes.
 __global__ static void add_values(const float *x, float *y, size_t n, enum round round)
 {

@@ -189,3 +189,9 @@ void ref_matmul(struct queue *q, const struct matmul_args *a)
 {
     product_matmul(q, a, ref_strip);
 }
+
+void ref_matmuls(struct queue *q, const struct matmuls_args *a)
+{
+    for (int i = 0; i < a->n; i++)
+        q->ops->op->matmul(q, &a->of[i]);
+}

@@ -277,8 +277,16 @@ static void ingest(struct dspark *d, struct exec *x, const struct slot_pool *p,
                                                  .cols = a->dim,
                                                  .eps = a->eps,
                                                  .round = x->round });
-    for (int i = 0; i < a->stages; i++)
-        v41_window_rows(a, &d->stage[i], x, p, &rows, y);
+    for (int first = 0; first < a->stages; first += MATMULS_MAX) {
+        struct matmuls_args list = { .n = 0 };
+        float *kv[MATMULS_MAX];
+
+        for (int i = 0; i < MATMULS_MAX && first + i < a->stages; i++)
+            kv[i] = v41_window_product(&d->stage[first + i], x, &list, y, n);
+        x->op->matmuls(x->q, &list);
+        for (int i = 0; i < list.n; i++)
+            v41_window_rows(a, &d->stage[first + i], x, p, &rows, kv[i]);
+    }
     arena_reset(x->tmp, mark);
 }
 

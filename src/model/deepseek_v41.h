@@ -130,9 +130,12 @@ void v41_layer_free(struct v41_layer *l, struct device *d);
 /* v41_freqs - a device table of rotation frequencies, with or without YaRN.   errors   -ENOMEM */
 int v41_freqs(const struct v41_arch *a, struct device *d, bool compressed, const float **out);
 
-/* v41_window_rows - key rows of n [rows][dim] into the layer's ring: norm(wkv n), rotated, stored. */
+/* v41_window_product, v41_window_rows - key rows of n [rows][dim] into the layer's ring: wkv n, a product of `list`;
+ * and behind it norm(wkv n), rotated, stored. */
+float *v41_window_product(const struct v41_layer *l, struct exec *x, struct matmuls_args *list, const float *n,
+                          int rows);
 void v41_window_rows(const struct v41_arch *a, const struct v41_layer *l, struct exec *x, const struct slot_pool *p,
-                     const struct v41_rows *r, const float *n);
+                     const struct v41_rows *r, float *kv);
 
 /* v41_pass_init - arena memory of a pass over `rows` rows.
  * note     a drafter's stages have no sources: sel and cand stay NULL with sources false */

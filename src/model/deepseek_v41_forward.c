@@ -6,27 +6,18 @@
 
 #include <math.h>
 
-static float *product(struct exec *x, const struct mat *w, const float *in, int rows,
-                      enum codec codec, enum round round)
-{
-    float *y = arena_f32(x->tmp, (size_t)rows * (size_t)w->rows);
-
-    x->op->matmul(x->q, &(struct matmul_args){
-                            .w = w, .x = in, .y = y, .rows = rows, .in = codec, .round = round });
-    return y;
-}
-
 /* What the released code multiplies in FP8 or FP4: its inputs are codes too, where the run says so. */
-static float *linear(struct exec *x, const struct mat *w, const float *in, int rows)
+static float *linear(struct exec *x, struct matmuls_args *l, const struct mat *w, const float *in,
+                     int rows)
 {
-    return product(x, w, in, rows, x->in, x->round);
+    return exec_product(x, l, w, in, rows, x->in, x->round);
 }
 
 /* What it never does: compressor, index keys and weights, router. */
-static float *plain(struct exec *x, const struct mat *w, const float *in, int rows,
-                    enum round round)
+static float *plain(struct exec *x, struct matmuls_args *l, const struct mat *w, const float *in,
+                    int rows, enum round round)
 {
-    return product(x, w, in, rows, CODEC_F32, round);
+    return exec_product(x, l, w, in, rows, CODEC_F32, round);
 }
 
 static void norm(struct exec *x, const struct v41_arch *a, const float *w, float *y, int rows,
@@ -81,27 +72,62 @@ static void put(struct exec *x, const struct slot_pool *p, const struct v41_rows
                                                  .width = width });
 }
 
-void v41_window_rows(const struct v41_arch *a, const struct v41_layer *l, struct exec *x,
-                     const struct slot_pool *p, const struct v41_rows *r, const float *n)
+float *v41_window_product(const struct v41_layer *l, struct exec *x, struct matmuls_args *list,
+                          const float *n, int rows)
 {
-    float *kv = linear(x, &l->wkv, n, r->rows);
+    return linear(x, list, &l->wkv, n, rows);
+}
 
+void v41_window_rows(const struct v41_arch *a, const struct v41_layer *l, struct exec *x,
+                     const struct slot_pool *p, const struct v41_rows *r, float *kv)
+{
     keep(x, a, l, p, r, l->win, 1, l->kv_norm, kv);
+}
+
+/* What a layer's attention makes of its normed rows, all at once, and then of qr. */
+struct v41_made {
+    float *qr, *kv, *lat, *gate, *wt, *q, *iq;
+};
+
+static void products_of_rows(const struct v41_layer *l, struct exec *x, const float *n, int rows,
+                             struct v41_made *m)
+{
+    struct matmuls_args list = { .n = 0 };
+
+    m->qr = linear(x, &list, &l->wq_a, n, rows);
+    m->kv = v41_window_product(l, x, &list, n, rows);
+    if (l->kv_owner) {
+        m->lat = plain(x, &list, &l->c_wkv, n, rows, l->ratio == 1 ? x->round : ROUND_NONE);
+        if (l->ratio > 1)
+            m->gate = plain(x, &list, &l->c_wgate, n, rows, ROUND_NONE);
+    }
+    if (l->index_owner)
+        m->wt = plain(x, &list, &l->i_weights, n, rows, x->round);
+    x->op->matmuls(x->q, &list);
+}
+
+static void products_of_queries(const struct v41_layer *l, struct exec *x, int rows,
+                                struct v41_made *m)
+{
+    struct matmuls_args list = { .n = 0 };
+
+    m->q = linear(x, &list, &l->wq_b, m->qr, rows);
+    if (l->index_owner)
+        m->iq = linear(x, &list, &l->i_wq_b, m->qr, rows);
+    x->op->matmuls(x->q, &list);
 }
 
 /* Compressed rows and index keys of the groups that end in these rows. Both come from the latent before
  * it is rotated. */
 static void compress(const struct v41_arch *a, const struct v41_layer *l, struct exec *x,
-                     const struct slot_pool *p, const struct v41_rows *r, const float *n)
+                     const struct slot_pool *p, const struct v41_rows *r, const struct v41_made *m)
 {
-    float *lat, *key;
+    struct matmuls_args list = { .n = 0 };
+    float *lat = m->lat, *key;
 
-    if (l->ratio == 1) {
-        lat = plain(x, &l->c_wkv, n, r->rows, x->round);
-    } else {
-        put(x, p, r, l->raw, 1, plain(x, &l->c_wkv, n, r->rows, ROUND_NONE), 0, a->head_dim);
-        put(x, p, r, l->raw, 1, plain(x, &l->c_wgate, n, r->rows, ROUND_NONE), a->head_dim,
-            a->head_dim);
+    if (l->ratio > 1) {
+        put(x, p, r, l->raw, 1, m->lat, 0, a->head_dim);
+        put(x, p, r, l->raw, 1, m->gate, a->head_dim, a->head_dim);
         lat = arena_f32(x->tmp, (size_t)r->rows * (size_t)a->head_dim);
         x->op->pool(x->q, &(struct pool_args){ .raw = p->view[l->raw],
                                                .info = r->info,
@@ -112,7 +138,8 @@ static void compress(const struct v41_arch *a, const struct v41_layer *l, struct
                                                .round = x->round });
     }
     norm(x, a, l->c_norm, lat, r->rows, a->head_dim);
-    key = plain(x, &l->i_wk, lat, r->rows, x->round);
+    key = plain(x, &list, &l->i_wk, lat, r->rows, x->round);
+    x->op->matmuls(x->q, &list);
     keep(x, a, l, p, r, l->keys, l->ratio, l->i_k_norm, key);
     keep(x, a, l, p, r, l->comp, l->ratio, NULL, lat);
 }
@@ -121,20 +148,18 @@ static void compress(const struct v41_arch *a, const struct v41_layer *l, struct
 static void select_rows(const struct v41_arch *a, const struct v41_layer *l,
                         const struct v41_layer *kv_source, struct exec *x,
                         const struct slot_pool *p, const struct v41_rows *r, struct v41_pass *s,
-                        const float *qr, const float *n)
+                        const struct v41_made *m)
 {
     const struct state_view *keys = &p->view[kv_source->keys];
-    float *iq = linear(x, &l->i_wq_b, qr, r->rows);
-    float *wt = plain(x, &l->i_weights, n, r->rows, x->round);
     float *scratch = arena_f32(x->tmp, (size_t)x->workers * (size_t)keys->cap);
 
-    rotate(x, a, l, r, iq, a->index_heads, a->index_dim);
-    x->op->requant(x->q, &(struct requant_args){ .x = iq,
+    rotate(x, a, l, r, m->iq, a->index_heads, a->index_dim);
+    x->op->requant(x->q, &(struct requant_args){ .x = m->iq,
                                                  .rows = r->rows * a->index_heads,
                                                  .cols = a->index_dim,
                                                  .codec = keys->codec });
-    x->op->select(x->q, &(struct select_args){ .q = iq,
-                                               .wt = wt,
+    x->op->select(x->q, &(struct select_args){ .q = m->iq,
+                                               .wt = m->wt,
                                                .keys = *keys,
                                                .info = r->info,
                                                .cand_in = l->cand_user ? s->cand : NULL,
@@ -159,20 +184,21 @@ static void attention(const struct v41_arch *a, const struct v41_layer *l,
                       const struct v41_rows *r, struct v41_pass *s, const float *n, float *y)
 {
     int topk = l->ratio ? a->index_topk : 0;
-    float *qr = linear(x, &l->wq_a, n, r->rows);
-    float *q, *o, *z, *scratch;
+    struct v41_made m = { 0 };
+    float *o, *z, *scratch;
 
-    norm(x, a, l->q_norm, qr, r->rows, a->q_rank);
-    q = linear(x, &l->wq_b, qr, r->rows);
-    v41_window_rows(a, l, x, p, r, n);
+    products_of_rows(l, x, n, r->rows, &m);
+    norm(x, a, l->q_norm, m.qr, r->rows, a->q_rank);
+    products_of_queries(l, x, r->rows, &m);
+    v41_window_rows(a, l, x, p, r, m.kv);
     if (l->kv_owner)
-        compress(a, l, x, p, r, n);
+        compress(a, l, x, p, r, &m);
     if (l->index_owner)
-        select_rows(a, l, kv_source, x, p, r, s, qr, n);
+        select_rows(a, l, kv_source, x, p, r, s, &m);
     o = arena_f32(x->tmp, (size_t)r->rows * (size_t)(l->heads * a->head_dim));
     scratch = arena_f32(x->tmp, (size_t)x->workers *
                                     attend_scratch(a->head_dim, a->window, r->block, topk));
-    x->op->attend(x->q, &(struct attend_args){ .q = q,
+    x->op->attend(x->q, &(struct attend_args){ .q = m.q,
                                                .sink = l->sink,
                                                .freq = l->freq,
                                                .win = p->view[l->win],

@@ -8,6 +8,7 @@
 
 #include "kernels/ops.h"
 
+#include <assert.h>
 #include <stdbool.h>
 #include <stddef.h>
 
@@ -55,6 +56,19 @@ static inline float *arena_f32(struct arena *a, size_t n)
 static inline int32_t *arena_i32(struct arena *a, size_t n)
 {
     return arena_take(a, n * sizeof(int32_t));
+}
+
+/* exec_product - y [rows][w->rows] from the arena, and its product is one more of those that l queues later. */
+static inline float *exec_product(struct exec *x, struct matmuls_args *l, const struct mat *w,
+                                  const float *in, int rows, enum codec codec, enum round round)
+{
+    float *y = arena_f32(x->tmp, (size_t)rows * (size_t)w->rows);
+
+    assert(l->n < MATMULS_MAX && (l->n == 0 || (in == l->of[0].x && rows == l->of[0].rows)));
+    l->of[l->n++] = (struct matmul_args){
+        .w = w, .x = in, .y = y, .rows = rows, .in = codec, .round = round
+    };
+    return y;
 }
 
 /* arena_mark, arena_reset - give back everything taken since the mark. */

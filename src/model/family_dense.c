@@ -294,14 +294,10 @@ static int dense_warm(struct model *base, const struct slot_pool *p, struct row_
     return 0;
 }
 
-static float *linear(struct exec *x, const struct mat *w, const float *in, int rows,
-                     enum round round)
+static float *linear(struct exec *x, struct matmuls_args *l, const struct mat *w, const float *in,
+                     int rows)
 {
-    float *y = arena_f32(x->tmp, (size_t)rows * (size_t)w->rows);
-
-    x->op->matmul(x->q, &(struct matmul_args){
-                            .w = w, .x = in, .y = y, .rows = rows, .in = x->in, .round = round });
-    return y;
+    return exec_product(x, l, w, in, rows, x->in, x->round);
 }
 
 static void norm(const struct dense_model *m, struct exec *x, const float *in, const float *w,
@@ -347,16 +343,28 @@ static void put(struct exec *x, const struct slot_pool *p, const struct dense_ro
                              .x = y, .view = p->view[state], .info = r->info, .rows = r->n });
 }
 
-/* Keys and values of normed rows n. */
-static void keys(const struct dense_model *m, const struct dense_layer *l, struct exec *x,
-                 const struct slot_pool *p, const struct dense_rows *r, const float *n)
-{
-    float *k = linear(x, &l->k, n, r->n, x->round);
-    float *v = linear(x, &l->v, n, r->n, x->round);
+/* Keys and values of some rows. */
+struct dense_keys {
+    float *k, *v;
+};
 
-    heads(m, x, r, l->k_norm, k, m->kv_heads / m->base.ranks);
-    put(x, p, r, l->k_state, k);
-    put(x, p, r, l->v_state, v);
+/* From normed rows n, two of the products of `list`. */
+static struct dense_keys keys(const struct dense_layer *l, struct exec *x,
+                              struct matmuls_args *list, const float *n, int rows)
+{
+    struct dense_keys y;
+
+    y.k = linear(x, list, &l->k, n, rows);
+    y.v = linear(x, list, &l->v, n, rows);
+    return y;
+}
+
+static void keep(const struct dense_model *m, const struct dense_layer *l, struct exec *x,
+                 const struct slot_pool *p, const struct dense_rows *r, struct dense_keys y)
+{
+    heads(m, x, r, l->k_norm, y.k, m->kv_heads / m->base.ranks);
+    put(x, p, r, l->k_state, y.k);
+    put(x, p, r, l->v_state, y.v);
 }
 
 static void attention(const struct dense_model *m, const struct dense_layer *l, struct exec *x,
@@ -365,12 +373,16 @@ static void attention(const struct dense_model *m, const struct dense_layer *l, 
     int dim = m->base.dim, rows = r->n;
     int kv_heads = m->kv_heads / m->base.ranks, q_heads = m->heads / m->base.ranks;
     float *n = arena_f32(x->tmp, (size_t)rows * (size_t)dim);
+    struct matmuls_args list = { .n = 0 };
+    struct dense_keys made;
     float *q, *o, *scratch;
 
     norm(m, x, h, l->attn_norm, n, rows, dim);
-    q = linear(x, &l->q, n, rows, x->round);
+    q = linear(x, &list, &l->q, n, rows);
+    made = keys(l, x, &list, n, rows);
+    x->op->matmuls(x->q, &list);
     heads(m, x, r, l->q_norm, q, q_heads);
-    keys(m, l, x, p, r, n);
+    keep(m, l, x, p, r, made);
     o = arena_f32(x->tmp, (size_t)rows * (size_t)l->q.rows);
     scratch = arena_f32(x->tmp, (size_t)x->workers * (size_t)p->view[l->k_state].cap);
     x->op->attend_gqa(x->q, &(struct attend_gqa_args){ .q = q,
@@ -398,11 +410,13 @@ static void mlp(const struct dense_model *m, const struct dense_layer *l, struct
 {
     int dim = m->base.dim;
     float *n = arena_f32(x->tmp, (size_t)rows * (size_t)dim);
+    struct matmuls_args list = { .n = 0 };
     float *g, *u;
 
     norm(m, x, h, l->mlp_norm, n, rows, dim);
-    g = linear(x, &l->gate, n, rows, x->round);
-    u = linear(x, &l->up, n, rows, x->round);
+    g = linear(x, &list, &l->gate, n, rows);
+    u = linear(x, &list, &l->up, n, rows);
+    x->op->matmuls(x->q, &list);
     x->op->swiglu(
         x->q,
         &(struct swiglu_args){
@@ -484,9 +498,13 @@ static void mtp_keys(struct model *base, struct exec *x, const struct slot_pool 
     const struct dense_layer *l = head_layer(base);
     size_t mark = arena_mark(x->tmp);
     float *n = arena_f32(x->tmp, (size_t)rows * (size_t)base->dim);
+    struct matmuls_args list = { .n = 0 };
+    struct dense_keys made;
 
     norm(m, x, h, l->attn_norm, n, rows, base->dim);
-    keys(m, l, x, p, &(struct dense_rows){ .info = info, .n = rows }, n);
+    made = keys(l, x, &list, n, rows);
+    x->op->matmuls(x->q, &list);
+    keep(m, l, x, p, &(struct dense_rows){ .info = info, .n = rows }, made);
     arena_reset(x->tmp, mark);
 }
 

@@ -62,6 +62,26 @@ static void about_mat(struct call *c, const struct mat *w)
     c->bits2 = bits2;
 }
 
+/* Products of the same inputs: the outputs of each, and all that they read. */
+static void about_mats(struct call *c, const struct matmuls_args *a)
+{
+    struct call one;
+    size_t at = 0;
+
+    for (int i = 0; i < a->n; i++) {
+        about_mat(&one, a->of[i].w);
+        if (i + 1 < a->n)
+            at += (size_t)snprintf(c->what + at, sizeof(c->what) - at, "%d + ", a->of[i].w->rows);
+        else
+            snprintf(c->what + at, sizeof(c->what) - at, "%s", one.what);
+        if (at >= sizeof(c->what))
+            at = sizeof(c->what) - 1;
+        c->bytes += one.bytes;
+        c->weights += one.weights;
+        c->bits2 = one.bits2 > c->bits2 ? one.bits2 : c->bits2;
+    }
+}
+
 static double state_read(const struct state_view *v, int rows)
 {
     return v->base ? (double)v->row_bytes * (rows < v->cap ? rows : v->cap) : 0;
@@ -74,6 +94,8 @@ static void about(struct kept *k, const void *args)
 
     if (k->kind == KIND_matmul) {
         about_mat(c, ((const struct matmul_args *)args)->w);
+    } else if (k->kind == KIND_matmuls) {
+        about_mats(c, args);
     } else if (k->kind == KIND_hc_site) {
         const struct hc_site_args *a = args;
 

@@ -89,6 +89,35 @@ Test(dense, every_f16_and_bf16_weight_is_widened_exactly)
     bed_close(&b);
 }
 
+Test(dense, products_of_a_list_have_the_bits_that_they_have_alone)
+{
+    static const int rows[MATMULS_MAX] = { 24, 1, 128, 7, 200, 16 };
+    struct bed b;
+
+    bed_open(&b, 3);
+    for (int n = 1; n <= MATMULS_MAX; n++) {
+        struct matmuls_args list = { .n = n };
+        struct mat w[MATMULS_MAX];
+        float *x = bed_f32(&b, 5 * 77, 1), *alone[MATMULS_MAX];
+
+        for (int i = 0; i < n; i++) {
+            w[i] = bed_mat(&b, rows[i], 77, (enum dtype)(i % DTYPE_COUNT), 1, NULL);
+            alone[i] = bed_zeros(&b, 5 * (size_t)rows[i]);
+            list.of[i] = (struct matmul_args){ .w = &w[i],
+                                               .x = x,
+                                               .y = alone[i],
+                                               .rows = 5,
+                                               .round = i % 2 ? ROUND_NONE : ROUND_BF16 };
+            b.op->matmul(b.q, &list.of[i]);
+            list.of[i].y = bed_zeros(&b, 5 * (size_t)rows[i]);
+        }
+        b.op->matmuls(b.q, &list);
+        for (int i = 0; i < n; i++)
+            cr_expect(bed_same(list.of[i].y, alone[i], 5 * (size_t)rows[i]), "%d of %d", i, n);
+    }
+    bed_close(&b);
+}
+
 Test(dense, groups_that_do_not_divide_fail_the_queue)
 {
     struct bed b;

@@ -67,6 +67,12 @@ static void seen_matmul(struct queue *q, const struct matmul_args *a)
     real->matmul(q, a);
 }
 
+static void seen_matmuls(struct queue *q, const struct matmuls_args *a)
+{
+    for (int i = 0; i < a->n; i++)
+        seen_matmul(q, &a->of[i]);
+}
+
 static void seen_moe(struct queue *q, const struct moe_args *a)
 {
     experts++;
@@ -88,6 +94,7 @@ static void run_watched(struct rig *g, void *arg)
     cr_assert(eq(int, names.base.err, 0));
     real = g->x.op;
     seen.matmul = seen_matmul;
+    seen.matmuls = seen_matmuls;
     seen.moe = seen_moe;
     g->x.op = &seen;
     rig_forward(g, 0, ids, 8, true);
