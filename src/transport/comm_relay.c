@@ -178,10 +178,13 @@ static void *proxy_run(void *arg)
 
 /* ---- calls ----------------------------------------------------------------------------------- */
 
-static bool relay_usable(struct comm_relay *c, int site)
+/* What was not exchanged must not be computed with. */
+static bool relay_usable(struct comm_relay *c, struct queue *q, int site)
 {
     if (c->err == 0)
         c->err = comm_site_check(site);
+    if (c->err != 0 && q->err == 0)
+        q->err = c->err;
     return c->err == 0;
 }
 
@@ -189,7 +192,7 @@ static void relay_sum(struct comm *base, struct queue *q, int site, float *x, si
 {
     struct comm_relay *c = (struct comm_relay *)base;
 
-    if (relay_usable(c, site) && n > 0)
+    if (relay_usable(c, q, site) && n > 0)
         peer_sum(c->peer, q, site, c->wire, x, n);
 }
 
@@ -198,7 +201,7 @@ static void relay_gather(struct comm *base, struct queue *q, int site, const voi
 {
     struct comm_relay *c = (struct comm_relay *)base;
 
-    if (relay_usable(c, site) && bytes > 0)
+    if (relay_usable(c, q, site) && bytes > 0)
         peer_gather(c->peer, q, site, in, out, bytes);
 }
 
