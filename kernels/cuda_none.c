@@ -176,7 +176,7 @@ void peer_abort(struct peer *p, int code)
 {
 }
 
-int peer_count_to(struct peer *p, struct queue *q, uint32_t seq)
+int peer_count_to(struct peer *p, uint32_t seq)
 {
     return -ENOTSUP;
 }

@@ -107,9 +107,9 @@ void peer_relay(const struct peer *p, struct peer_relay *out);
 int peer_attach(struct peer *p, int rank, uint8_t *area, uint8_t *inbox, size_t flag_stride,
                 bool raised_by_proxy, uint64_t **raised);
 
-/* peer_count_to - the exchange before the next one has this number; waits for the queue.
- * errors   of queue_wait */
-int peer_count_to(struct peer *p, struct queue *q, uint32_t seq);
+/* peer_count_to - the exchange before the next one has this number; none is under way.
+ * errors   -EIO of the driver */
+int peer_count_to(struct peer *p, uint32_t seq);
 
 /* peer_join - tell a peer where all of them are, [world] by rank; all are open and stay so while
  * one exchanges.

@@ -45,14 +45,13 @@ __global__ static void direct_fill(uint4 *line, size_t n, uint32_t seq)
 }
 
 // No line looks as if it had come.
-static void direct_clear(const struct peer_view *v, struct queue *q, size_t bytes,
+static void direct_clear(const struct peer_view *v, cudaStream_t s, size_t bytes,
                          uint32_t first_seq)
 {
     size_t n = bytes / sizeof(uint4);
 
-    direct_fill<<<blocks_for(n, DIRECT_THREADS), DIRECT_THREADS, 0, cuda_stream(q)>>>(
+    direct_fill<<<blocks_for(n, DIRECT_THREADS), DIRECT_THREADS, 0, s>>>(
         (uint4 *)v->inbox[v->rank], n, first_seq);
-    queue_note(q, "exchange");
 }
 
 __device__ static uint4 *direct_slot(const struct peer_view &v, int owner, int sender, uint32_t seq)

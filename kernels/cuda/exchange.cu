@@ -133,6 +133,7 @@ struct peer_view {
 struct peer {
     struct peer_view v;
     struct device *dev;
+    cudaStream_t stream;          // of what is done between exchanges
     struct peer_sums sums;        // as of the last wait behind peer_note
     void *area[PEER_WORLD_MAX];   // host memory that was made visible
     void *raised[PEER_WORLD_MAX]; // pinned flags that the proxy raises
@@ -458,6 +459,8 @@ extern "C" void peer_close(struct peer *p, bool parted)
     }
     if (parted)
         cudaFree(p->v.inbox[p->v.rank]);
+    if (p->stream)
+        cudaStreamDestroy(p->stream);
     cudaFree(p->v.count);
     cudaFreeHost(p->v.outbox);
     cudaFreeHost(p->v.bell);
@@ -518,20 +521,28 @@ static int take_memory(struct peer *p, const struct peer_spec *s)
     return r;
 }
 
-extern "C" int peer_count_to(struct peer *p, struct queue *q, uint32_t seq)
+__global__ static void count_from(struct peer_count *c, uint32_t seq)
 {
-    uint32_t all[BLOCKS_MAX];
+    c->seq[threadIdx.x] = seq;
+}
 
-    for (int b = 0; b < BLOCKS_MAX; b++)
-        all[b] = seq;
-    q->ops->put(q, p->v.count->seq, all, sizeof(all));
-    return q->ops->wait(q);
+extern "C" int peer_count_to(struct peer *p, uint32_t seq)
+{
+    cudaError_t e;
+
+    count_from<<<1, BLOCKS_MAX, 0, p->stream>>>(p->v.count, seq);
+    e = cudaGetLastError();
+    if (e == cudaSuccess)
+        e = cudaStreamSynchronize(p->stream);
+    return e == cudaSuccess
+               ? 0
+               : fail(cuda_errno(e), "comm peer: counting exchanges: %s", cudaGetErrorString(e));
 }
 
 extern "C" int peer_open(struct device *d, const struct peer_spec *s, struct peer **out)
 {
     struct peer *p;
-    struct queue *q;
+    cudaError_t e;
     int r = spec_check(d, s);
 
     if (r < 0)
@@ -544,23 +555,21 @@ extern "C" int peer_open(struct device *d, const struct peer_spec *s, struct pee
     p->v.world = s->world;
     p->v.slot_bytes = s->slot_bytes;
     p->v.limit_ns = s->limit_ns;
-    r = take_memory(p, s);
+    e = cudaSetDevice(((struct cuda_device *)d)->ordinal);
+    if (e == cudaSuccess)
+        e = cudaStreamCreateWithFlags(&p->stream, cudaStreamNonBlocking);
+    r = e == cudaSuccess ? take_memory(p, s)
+                         : fail(cuda_errno(e), "comm peer: a stream: %s", cudaGetErrorString(e));
+    if (r == 0 && !s->relayed)
+        direct_clear(&p->v, p->stream, direct_bytes(s), s->first_seq);
     if (r == 0)
-        r = d->ops->queue_open(d, &q);
-    if (r < 0)
-        goto close;
-    if (!s->relayed)
-        direct_clear(&p->v, q, direct_bytes(s), s->first_seq);
-    r = peer_count_to(p, q, s->first_seq);
-    q->ops->queue_close(q);
-    if (r < 0)
-        goto close;
+        r = peer_count_to(p, s->first_seq);
+    if (r < 0) {
+        peer_close(p, true);
+        return r;
+    }
     *out = p;
     return 0;
-
-close:
-    peer_close(p, true);
-    return r;
 }
 
 extern "C" void peer_relay(const struct peer *p, struct peer_relay *out)

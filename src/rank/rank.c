@@ -416,12 +416,12 @@ static int open_device(struct rank *k)
     placing_workers(&k->placing); /* which the backend starts */
     if (r == 0)
         r = b->open(config_device(c), config_threads(c), &k->dev);
+    if (r == 0)
+        r = b->queue_open(k->dev, &k->q);
     if (r == 0) {
         k->dev->overlap = c->overlap;
         r = memory_check(&k->memory, 1, k->dev->ops->room(k->dev));
     }
-    if (r == 0)
-        r = b->queue_open(k->dev, &k->q);
     if (r == 0)
         r = resident_open(k->dev, k->pack, k->plan.part, BLUEPRINT_PARTS, &k->resident);
     return r;

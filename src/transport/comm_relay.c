@@ -42,7 +42,6 @@ struct comm_relay {
     struct comm_steps *steps;         /* or NULL */
     struct peer_record seen;          /* what has been counted already */
     int wait_limit_ms, core;
-    struct queue *q; /* of barriers */
 
     pthread_t proxy;
     bool proxied;
@@ -259,7 +258,7 @@ static int relay_barrier(struct comm *base)
         clock_sleep(NAP_NS);
     atomic_store(&c->meeting, MEETING_NONE);
     if (atomic_load(&c->error) == 0)
-        r = peer_count_to(c->peer, c->q, c->seq);
+        r = peer_count_to(c->peer, c->seq);
     if (r < 0 && c->err == 0)
         c->err = r;
     return relay_check(base);
@@ -286,8 +285,6 @@ static void relay_close(struct comm *base)
         atomic_store(&c->stop, 1);
         pthread_join(c->proxy, NULL);
     }
-    if (c->q)
-        c->q->ops->queue_close(c->q);
     peer_close(c->peer, true);
     for (int r = base->world - 1; r >= 0; r--)
         if (c->link[r] && c->mem[r].inbox)
@@ -353,7 +350,6 @@ int comm_relay_open(struct link *const *links, struct device *d, int rank, int w
         return r;
     }
     peer_relay(c->peer, &c->shared);
-    r = d->ops->queue_open(d, &c->q);
     for (int p = 0; p < world && r == 0; p++)
         if (p != rank)
             r = attach(c, links[p]);
