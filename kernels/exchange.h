@@ -44,7 +44,7 @@ void exchange_round(struct queue *q, enum exchange_wire w, float *x, size_t n);
 void exchange_copy(struct queue *q, void *dst, const void *src, size_t bytes);
 
 /* exchange_put, exchange_sum - exchange_stage and exchange_add in device memory; parts [world] lie `stride` bytes apart,
- * aligned to 4 */
+ * aligned to 4. A queue in which a kernel has found a fault stages NaN. */
 void exchange_put(struct queue *q, enum exchange_wire w, void *slot, const float *x, size_t n);
 void exchange_sum(struct queue *q, enum exchange_wire w, const void *parts, size_t stride,
                   int world, float *y, size_t n);
@@ -64,7 +64,8 @@ void *exchange_stream(struct queue *q);
  * which was sent after k had been read. Sequence, site and size travel too, so ranks that run
  * different programs find out at once. The sequence counts on the device: a captured exchange needs
  * nothing from the host. A wait that fails poisons the peer: every later exchange returns at once,
- * with garbage that nobody commits.
+ * with garbage that nobody commits. So does a queue in which a kernel has found a fault: what it has
+ * computed would become another rank's text.
  */
 #define PEER_WORLD_MAX 8
 

@@ -245,9 +245,11 @@ __global__ static void __launch_bounds__(DIRECT_THREADS + CUDA_WARP)
     if (watch)
         sums = v.count->sums; // on its way while the values are
     uint2 mine = first < pieces ? piece_read<KIND>(p, first) : make_uint2(0, 0);
-    uint32_t dead = fresh_word(&v.count->poison);
+    bool dead = peer_dead(v);
     uint32_t seq = fresh_word(&v.count->seq[blockIdx.x]) + 1;
 
+    if (dead && watch)
+        peer_fail(v, -ECANCELED, v.rank, 0, 0);
     tag = parcel_tag(p, seq, (bytes + UNIT - 1) / UNIT);
     for (size_t i = first; i < pieces && !dead; i += step) {
         uint2 d = i == first ? mine : piece_read<KIND>(p, i);

@@ -44,14 +44,20 @@ extern "C" void exchange_copy(struct queue *q, void *dst, const void *src, size_
         queue_fail(q, cuda_errno(e), "copy of %zu bytes: %s", bytes, cudaGetErrorString(e));
 }
 
-__global__ static void put_values(enum exchange_wire w, void *slot, const float *x, size_t n)
+// What a queue with a fault stages are no numbers, so that nobody takes them for some.
+__global__ static void put_values(enum exchange_wire w, void *slot, const float *x, size_t n,
+                                  const int32_t *fault)
 {
     size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x;
+    float v;
 
-    if (i < n && w == EXCHANGE_BF16)
-        ((uint16_t *)slot)[i] = bf16_from_f32(x[i]);
-    else if (i < n)
-        ((float *)slot)[i] = x[i];
+    if (i >= n)
+        return;
+    v = *fault ? NAN : x[i];
+    if (w == EXCHANGE_BF16)
+        ((uint16_t *)slot)[i] = bf16_from_f32(v);
+    else
+        ((float *)slot)[i] = v;
 }
 
 __global__ static void sum_values(enum exchange_wire w, const char *parts, size_t stride, int world,
@@ -77,7 +83,8 @@ extern "C" void exchange_put(struct queue *q, enum exchange_wire w, void *slot, 
 {
     if (q->err || n == 0)
         return;
-    put_values<<<blocks_for(n, THREADS), THREADS, 0, cuda_stream(q)>>>(w, slot, x, n);
+    put_values<<<blocks_for(n, THREADS), THREADS, 0, cuda_stream(q)>>>(w, slot, x, n,
+                                                                       cuda_queue(q)->alarm.taken);
     queue_note(q, "exchange");
 }
 
@@ -123,6 +130,7 @@ struct peer_view {
     uint64_t *bell;        // pinned
     size_t flag_words;
     struct peer_count *count;
+    const int32_t *fault;       // of the queue: what it has computed is for nobody
     struct peer_record *record; // pinned, and so is the next
     uint64_t *abort_word;       // pinned
     size_t slot_bytes;
@@ -225,6 +233,12 @@ __device__ static void peer_fail(const struct peer_view &v, int code, int peer, 
     v.record->want = want;
     v.record->got = got;
     v.record->code = code;
+}
+
+// Whether there is nothing to exchange: the peer is poisoned, or becomes so because its queue has a fault.
+__device__ static bool peer_dead(const struct peer_view &v)
+{
+    return fresh_word(&v.count->poison) | fresh_word((const uint32_t *)v.fault);
 }
 
 // A look around after POLLS polls: true if nobody should wait any longer. *since is 0 before the first one.
@@ -355,13 +369,16 @@ __global__ static void exchange_relayed(struct peer_view v, struct parcel p)
     uint32_t seq;
 
     if (threadIdx.x == 0) {
-        dead = fresh_word(&v.count->poison);
+        dead = peer_dead(v);
         seq_of = fresh_word(&v.count->seq[0]) + 1;
         begun = device_ns();
     }
     __syncthreads();
-    if (dead)
+    if (dead) {
+        if (threadIdx.x == 0)
+            peer_fail(v, -ECANCELED, v.rank, 0, 0);
         return;
+    }
     seq = seq_of;
     tag = parcel_tag(p, seq, units);
     send_share(v, p, units, seq, tag);
@@ -398,12 +415,14 @@ __global__ static void exchange_relayed(struct peer_view v, struct parcel p)
 static void exchange_launch(struct peer *p, struct queue *q, const struct parcel *a, size_t bytes)
 {
     unsigned blocks = blocks_for(bytes, BLOCK_BYTES);
+    struct peer_view v = p->v;
 
-    if (!p->v.outbox) {
-        direct_launch(&p->v, q, a);
+    v.fault = cuda_queue(q)->alarm.taken;
+    if (!v.outbox) {
+        direct_launch(&v, q, a);
     } else {
         blocks = blocks < BLOCKS_MAX ? blocks : BLOCKS_MAX;
-        exchange_relayed<<<blocks, THREADS, 0, cuda_stream(q)>>>(p->v, *a);
+        exchange_relayed<<<blocks, THREADS, 0, cuda_stream(q)>>>(v, *a);
     }
     queue_note(q, "exchange");
 }

@@ -7,8 +7,9 @@
  *
  * Calls are queued work and return nothing. A comm keeps its first error, ignores what follows (x
  * and out then hold garbage that nobody may commit), and check returns it once a round. A failed
- * exchange ends its queue as well: the ops behind it would take garbage for indices. On host
- * backends a call has run when it returns and the queue may be NULL.
+ * exchange ends its queue as well: the ops behind it would take garbage for indices. A queue that has
+ * failed exchanges nothing more, which is -ECANCELED: another rank must not make text of garbage (comm
+ * nccl sends NaN). On host backends a call has run when it returns and the queue may be NULL.
  *
  * The route of a call depends on its site and size only. A site numbers the call in the program, 0
  * .. COMM_SITES - 1, the same on all ranks; site 0 is the barrier's. Ranks that meet at different

@@ -115,10 +115,13 @@ static const uint8_t *slot_of(const struct comm_link *c, int r)
     return (r == c->base.rank ? c->outbox : c->mem[r].inbox) + off;
 }
 
-static int usable(struct comm_link *c, int site)
+/* What a queue that has failed would exchange is garbage, and the other rank's text then. */
+static int usable(struct comm_link *c, const struct queue *q, int site)
 {
     if (c->err == 0)
         c->err = comm_site_check(site);
+    if (c->err == 0 && q && q->err < 0)
+        c->err = -ECANCELED;
     if (c->err == 0 && atomic_load_explicit(&c->aborted, memory_order_acquire))
         c->err = -ECANCELED;
     return c->err == 0;
@@ -136,7 +139,7 @@ static void link_sum(struct comm *base, struct queue *q, int site, float *x, siz
     struct comm_link *c = (struct comm_link *)base;
     size_t most = c->slot_bytes / exchange_wire_bytes(c->wire);
 
-    if (!usable(c, site)) {
+    if (!usable(c, q, site)) {
         end_queue(c, q);
         return;
     }
@@ -166,7 +169,7 @@ static void link_gather(struct comm *base, struct queue *q, int site, const void
 {
     struct comm_link *c = (struct comm_link *)base;
 
-    if (!usable(c, site)) {
+    if (!usable(c, q, site)) {
         end_queue(c, q);
         return;
     }
@@ -201,7 +204,7 @@ static int link_check(struct comm *base)
 {
     struct comm_link *c = (struct comm_link *)base;
 
-    usable(c, 0);
+    usable(c, NULL, 0);
     return c->err;
 }
 
@@ -209,7 +212,7 @@ static int link_barrier(struct comm *base)
 {
     struct comm_link *c = (struct comm_link *)base;
 
-    if (usable(c, COMM_SITE_BARRIER)) {
+    if (usable(c, NULL, COMM_SITE_BARRIER)) {
         memset(out_slot(c), 0, COMM_UNIT_BYTES);
         c->err = exchange(c, COMM_SITE_BARRIER, COMM_UNIT_BYTES);
     }

@@ -247,13 +247,38 @@ static void closed(struct rank *r)
     r->b->free(r->d, x);
 }
 
+/* A kernel of rank 1 has found a fault: what it would send is garbage, so nobody gets it. */
+static void faulty(struct rank *r)
+{
+    float *x = take(r, sizeof(float) * 64);
+    struct row_info *info = take(r, sizeof(*info));
+    const float none[64] = { NAN };
+
+    CHECK(comm_barrier(r->c) == 0);
+    if (r->rank == 1) {
+        r->b->put(r->q, x, none, sizeof(none));
+        r->b->op->inspect(r->q, &(struct inspect_args){
+                                    .x = x, .info = info, .rows = 1, .cols = 64, .layer = 7 });
+    }
+    comm_sum(r->c, r->q, 3, x, 64);
+    comm_sum(r->c, r->q, 4, x, 64);
+    CHECK(r->b->wait(r->q) == (r->rank == 1 ? -EBADMSG : 0));
+    CHECK(comm_check(r->c) == (r->rank == 1 ? -ECANCELED : -ETIMEDOUT));
+    if (r->rank == 1)
+        clock_sleep(1200 * NS_PER_MS);
+    r->b->free(r->d, x);
+    r->b->free(r->d, info);
+}
+
 static void *run(void *arg)
 {
     struct rank *r = arg;
     struct comm_settings s = { .partials = r->wire,
                                .slot_bytes = 65536,
                                .spin_us = 20,
-                               .wait_limit_ms = r->fn == late || r->fn == closed ? 800 : 30000,
+                               .wait_limit_ms = r->fn == late || r->fn == closed || r->fn == faulty
+                                                    ? 800
+                                                    : 30000,
                                .first_seq = r->first_seq };
 
     log_rank(r->rank);
@@ -319,6 +344,7 @@ static void over_links(void)
         world_of(kinds[k], 3, COMM_BF16, 0xfffffffau, gathers);
         world_of(kinds[k], 2, COMM_BF16, 0, differs);
         world_of(kinds[k], 3, COMM_BF16, 0, late);
+        world_of(kinds[k], 2, COMM_BF16, 0, faulty);
     }
 }
 
@@ -352,6 +378,7 @@ int exchange_main(int argc, char **argv)
     world(2, COMM_BF16, 0, differs);
     world(3, COMM_BF16, 0, late);
     world(2, COMM_BF16, 0, closed);
+    world(2, COMM_BF16, 0, faulty);
     over_links();
     printf("exchange: %d failures\n", lab.failures);
     r = lab.failures != 0;

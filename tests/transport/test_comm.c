@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/backend.h"
 #include "src/base/clock.h"
 #include "src/base/log.h"
 #include "src/transport/comm.h"
@@ -465,6 +466,37 @@ Test(comm, an_abort_ends_the_wait)
         wires_run(2, wait_for_abort, &t);
         cr_expect(eq(int, t.result[0], -ECANCELED), "%s", t.kind);
         cr_expect(t.n[0] < 20 * NS_PER_MS, "%s: %zu us late", t.kind, t.n[0] / 1000);
+        world_close(&t);
+    }
+}
+
+/* Rank 1's queue has failed before its exchange. */
+static void sum_with_failed_queue(int rank, void *arg)
+{
+    struct world *t = arg;
+    struct comm *c = world_comm(t, rank);
+    struct queue q = { .err = rank == 1 ? -EIO : 0 };
+    float x[16] = { 0 };
+
+    comm_sum(c, &q, 1, x, 16);
+    t->result[rank] = comm_check(c);
+    t->n[rank] = (size_t)-q.err;
+    if (rank == 1)
+        clock_sleep(300 * NS_PER_MS);
+    comm_close(c);
+}
+
+Test(comm, a_failed_queue_sends_nothing)
+{
+    for (int k = 0; wires_kinds[k]; k++) {
+        struct world t = { .calls = 0 };
+
+        world_open(&t, wires_kinds[k], 2, COMM_BF16);
+        t.set.wait_limit_ms = 100;
+        wires_run(2, sum_with_failed_queue, &t);
+        cr_expect(eq(int, t.result[0], -ETIMEDOUT), "%s: rank 0 got what rank 1 had", t.kind);
+        cr_expect(eq(int, t.result[1], -ECANCELED), "%s", t.kind);
+        cr_expect(eq(sz, t.n[1], EIO), "%s: the queue keeps its error", t.kind);
         world_close(&t);
     }
 }
