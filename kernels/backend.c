@@ -1,12 +1,14 @@
 /* backend.c owns the list of backends and the error a queue keeps. */
 #include "kernels/backend.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "kernels/backend_table.h"
+#include "kernels/ops.h"
 #include "kernels/ref/ref.h"
 #include "src/base/log.h"
 
@@ -41,6 +43,20 @@ int backend_find(const char *name, const struct backend_ops **out)
         strncat(built, backends[i]->name, sizeof(built) - strlen(built) - 1);
     }
     return fail(-ENODEV, "backend %s is not built, there is: %s", name, built);
+}
+
+bool queue_fetch(struct queue *q, const struct bring_args *a)
+{
+    int64_t flag;
+
+    if (q->err)
+        return false;
+    a->fetch(a->arg);
+    flag = __atomic_load_n(a->flag, __ATOMIC_ACQUIRE);
+    assert(flag != 0);
+    if (flag < 0)
+        q->err = (int)flag;
+    return flag > 0;
 }
 
 void queue_fail(struct queue *q, int r, const char *fmt, ...)

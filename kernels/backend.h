@@ -15,6 +15,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+struct bring_args;
 struct op_table;
 struct pool;
 struct device;
@@ -56,7 +57,8 @@ struct backend_ops {
      * wait */
     void (*put)(struct queue *q, void *dst, const void *src, size_t bytes);
     void (*get)(struct queue *q, void *dst, const void *src, size_t bytes);
-    /* wait - until everything queued has run; the first error since the last wait */
+    /* wait - until everything queued has run, what captured calls of op bring wait for fetched first; the first error
+     * since the last wait */
     int (*wait)(struct queue *q);
 
     /* graph_begin .. graph_end - what is queued between them runs at every graph_launch instead of
@@ -96,6 +98,10 @@ struct queue {
  * device 0.
  * errors   -ENODEV with a line naming what is built */
 int backend_find(const char *name, const struct backend_ops **out);
+
+/* queue_fetch - what bring does on every backend when it runs at once: fetch, and keep an error. True: the bytes are in
+ * src. */
+bool queue_fetch(struct queue *q, const struct bring_args *a);
 
 /* queue_fail - keep r as the queue's error if it has none, and log the cause. */
 __attribute__((format(printf, 3, 4))) void queue_fail(struct queue *q, int r, const char *fmt, ...);

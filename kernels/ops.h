@@ -651,6 +651,31 @@ struct markov_args {
     int rows, block, ranks, k, dim;
 };
 
+/* ---- what comes late ---------------------------------------------------------------------------------- */
+
+#define BRING_HERE 1
+
+/* bring - y = bytes that the host has not had yet when the op was queued: they lie in src once *flag is set. A
+ * negative errno in it is the queue's error, which whoever found it has logged.
+ *
+ *   a call that runs at once   calls fetch(arg), which sets the flag and returns
+ *   a captured one             waits on the device; the queue's wait behind each launch calls fetch(arg) first
+ *
+ * An eager call does not wait on the device: a stream takes about a thousand launches and then holds the caller back,
+ * who would still owe it the bytes.
+ * shapes   src, flag in memory of host_alloc; y [bytes]
+ * note     fetch returns at once if the flag is set; it is set with release order
+ * errors   -ETIMEDOUT in the queue: the device has waited limit_ns (< 0: for ever)          tol 0 */
+struct bring_args {
+    void *y;
+    const void *src;
+    size_t bytes;
+    int64_t *flag;
+    void (*fetch)(void *arg);
+    void *arg;
+    int64_t limit_ns;
+};
+
 /* ---- what looks on ------------------------------------------------------------------------------------ */
 
 /* stamp - *at = the device's clock in ns when everything before it has run; only differences count.
@@ -710,6 +735,7 @@ struct synth_args {
     OP(attend_gqa)                                                                                 \
     OP(route)                                                                                      \
     OP(moe)                                                                                        \
+    OP(bring)                                                                                      \
     OP(unshard)                                                                                    \
     OP(engram_gate)                                                                                \
     OP(best)                                                                                       \

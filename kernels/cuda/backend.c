@@ -161,7 +161,7 @@ static size_t cuda_room(struct device *d)
 
 static int cuda_alloc(struct device *d, size_t bytes, void **out)
 {
-    void *p;
+    void *p = NULL;
     cudaError_t e = cudaMalloc(&p, bytes ? bytes : 1);
 
     d->allocations++;
@@ -171,8 +171,10 @@ static int cuda_alloc(struct device *d, size_t bytes, void **out)
         e = cudaMemsetAsync(p, 0, bytes ? bytes : 1, cudaStreamPerThread);
     if (e == cudaSuccess)
         e = cudaStreamSynchronize(cudaStreamPerThread);
-    if (e != cudaSuccess)
+    if (e != cudaSuccess) {
+        cudaFree(p);
         return fail(cuda_errno(e), "cuda: allocating %zu bytes: %s", bytes, cudaGetErrorString(e));
+    }
     *out = p;
     return 0;
 }
@@ -361,6 +363,13 @@ static void fault_report(struct queue *q, const struct cuda_fault *f)
     case FAULT_LAYER:
         queue_fail(q, -EBADMSG, "layer %d: no finite number in slot %d row %d position %d",
                    f->value, f->slot, f->row, f->pos);
+        break;
+    case FAULT_BRING:
+        if (q->err == 0)
+            q->err = f->value;
+        break;
+    case FAULT_LATE:
+        queue_fail(q, -ETIMEDOUT, "bring: the host has brought nothing in %d ms", f->value);
         break;
     default:
         queue_fail(q, -EIO, "cuda: fault %d in row %d", f->kind, f->row);

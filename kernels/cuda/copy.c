@@ -26,6 +26,9 @@ int cuda_drain(struct cuda_queue *q)
         queue_fail(&q->base, -EINVAL, "cuda: a wait inside a captured window");
         return q->base.err;
     }
+    for (int i = 0; i < q->fetches; i++)
+        q->fetch[i].fetch(q->fetch[i].arg);
+    q->fetches = 0;
     e = cudaStreamSynchronize(q->stream);
     if (e != cudaSuccess)
         queue_fail(&q->base, cuda_errno(e), "cuda: %s", cudaGetErrorString(e));

@@ -34,7 +34,9 @@ enum fault_kind {
     FAULT_EXPERT, /* moe: `value` is no expert of `limit` */
     FAULT_TYPE,   /* moe: weights of type `value` that the call was not queued for */
     FAULT_LOGITS, /* choose: a row without a finite logit */
-    FAULT_LAYER   /* inspect: a number that is none behind layer `value` */
+    FAULT_LAYER,  /* inspect: a number that is none behind layer `value` */
+    FAULT_BRING,  /* bring: the error `value` of whoever was to bring it */
+    FAULT_LATE    /* bring: nothing came in `value` ms */
 };
 
 /* What a kernel found; it lies in memory that host and device see. */
@@ -55,6 +57,7 @@ struct cuda_device {
     int sms;
     int shared_sm; /* bytes of shared memory that a multiprocessor has */
     bool gangs;    /* blocks of attention can share memory */
+    bool told;     /* that a call of attention does not fit into what they share */
 };
 
 /* A copy that leaves a staging area for the caller's memory once the device is done. */
@@ -84,6 +87,14 @@ struct cuda_copies {
     cudaGraphNode_t node;
 };
 
+/* What the next wait has to fetch, because a launched graph waits for it. */
+#define CUDA_FETCHES 32
+
+struct cuda_fetch {
+    void (*fetch)(void *arg);
+    void *arg;
+};
+
 struct cuda_queue {
     struct queue base;
     cudaStream_t stream;
@@ -99,6 +110,8 @@ struct cuda_queue {
     size_t ring_bytes, ring_used;
     struct cuda_landing landing[CUDA_LANDINGS];
     int landings;
+    struct cuda_fetch fetch[CUDA_FETCHES];
+    int fetches;
     struct graph *capture; /* being captured, NULL if none */
     uint64_t waits;
 };
@@ -143,6 +156,7 @@ void cuda_graph_launch(struct queue *q, struct graph *g);
 void cuda_graph_close(struct graph *g);
 void cuda_graph_name(struct cuda_queue *q, const char *name);
 void cuda_graph_put(struct cuda_queue *q, void *dst, const void *src, size_t bytes);
+void cuda_graph_bring(struct cuda_queue *q, const struct bring_args *a);
 void cuda_graph_get(struct cuda_queue *q, void *dst, const void *src, size_t bytes);
 
 /* cuda_copy - between the device and pinned memory, or memory of the device; cuda_copy_within: the latter, as fast as it

@@ -1,12 +1,48 @@
-// engram.cu owns what is done with gathered pieces of rows and with the n-gram memory's keys and
-// value.
+// engram.cu owns what is done with gathered pieces of rows and with the n-gram memory's rows, keys
+// and value.
 #include "kernels/cuda/device.cuh"
+#include "kernels/cuda/fresh.cuh"
 
 #define WARPS 8
 #define THREADS (WARPS * CUDA_WARP)
 #define COLS (4 * THREADS) // of a block that copies
 #define GATE_WARPS 32
 #define GATE_THREADS (GATE_WARPS * CUDA_WARP)
+
+// One thread, so that a rank which waits takes next to nothing from one that shares the device. Who comes behind it is
+// launched plainly: nothing may take places beside a wait.
+__global__ static void await_flag(const int64_t *flag, int64_t limit_ns, struct cuda_alarm alarm)
+{
+    uint64_t since = device_ns();
+    int64_t come;
+
+    while ((come = (int64_t)flag_read((const uint64_t *)flag)) == 0) {
+        if (limit_ns >= 0 && device_ns() - since > (uint64_t)limit_ns) {
+            alarm_set(alarm, FAULT_LATE, 0, 0, 0, (int)(limit_ns / 1000000), 0);
+            return;
+        }
+        device_nap();
+    }
+    if (come < 0)
+        alarm_set(alarm, FAULT_BRING, 0, 0, 0, (int)come, 0);
+}
+
+extern "C" void cuda_bring(struct queue *q, const struct bring_args *a)
+{
+    struct cuda_queue *c = cuda_queue(q);
+
+    if (!c->capture) {
+        if (queue_fetch(q, a))
+            cuda_put(q, a->y, a->src, a->bytes);
+        return;
+    }
+    if (q->err)
+        return;
+    await_flag<<<1, 1, 0, c->stream>>>(a->flag, a->limit_ns, c->alarm);
+    queue_note(q, "bring");
+    cuda_graph_bring(c, a);
+    cuda_put(q, a->y, a->src, a->bytes);
+}
 
 // A block COLS columns of a (row, piece). Bound by bytes.
 __global__ static void unshard_pieces(struct unshard_args a, int cols)

@@ -12,6 +12,7 @@
 #define PIECES_MAX 16
 #define STAGED_ALIGN 64
 #define COPIES_MAX 32
+#define FETCHES_MAX 16
 
 struct graph {
     cudaGraphExec_t exec;
@@ -25,6 +26,8 @@ struct graph {
     struct cuda_landing in[COPIES_MAX]; /* staged is refilled from dst, the caller's memory */
     struct cuda_landing out[COPIES_MAX];
     int ins, outs;
+    struct cuda_fetch fetch[FETCHES_MAX]; /* what a launch waits for */
+    int fetches;
 };
 
 static void graph_free(struct graph *g)
@@ -103,7 +106,8 @@ void cuda_graph_launch(struct queue *base, struct graph *g)
     if (base->err)
         return;
     /* The copies of a launch that may still be under way read the same staged bytes. */
-    if (q->landings + g->outs > CUDA_LANDINGS || (g->ins > 0 && g->launched == q->waits + 1)) {
+    if (q->landings + g->outs > CUDA_LANDINGS || q->fetches + g->fetches > CUDA_FETCHES ||
+        (g->ins > 0 && g->launched == q->waits + 1)) {
         if (cuda_drain(q) < 0)
             return;
     }
@@ -119,6 +123,8 @@ void cuda_graph_launch(struct queue *base, struct graph *g)
     g->launched = q->waits + 1;
     for (int i = 0; i < g->outs; i++)
         q->landing[q->landings++] = g->out[i];
+    for (int i = 0; i < g->fetches; i++)
+        q->fetch[q->fetches++] = g->fetch[i];
 }
 
 void cuda_graph_close(struct graph *g)
@@ -189,6 +195,17 @@ static bool pinned(const void *p)
         return a.type == cudaMemoryTypeHost;
     (void)cudaGetLastError();
     return false;
+}
+
+void cuda_graph_bring(struct cuda_queue *q, const struct bring_args *a)
+{
+    struct graph *g = q->capture;
+
+    if (g->fetches == FETCHES_MAX)
+        queue_fail(&q->base, -EINVAL, "bring: more than %d calls in a captured window",
+                   FETCHES_MAX);
+    else
+        g->fetch[g->fetches++] = (struct cuda_fetch){ a->fetch, a->arg };
 }
 
 void cuda_graph_put(struct cuda_queue *q, void *dst, const void *src, size_t bytes)

@@ -1,4 +1,4 @@
-/* engram.c owns what is done with gathered pieces of rows and with the n-gram memory's keys and value. */
+/* engram.c owns what is done with gathered pieces of rows and with the n-gram memory's rows, keys and value. */
 #include <errno.h>
 #include <math.h>
 #include <string.h>
@@ -6,6 +6,12 @@
 #include "kernels/ref/exp.h"
 #include "kernels/ref/ref.h"
 #include "kernels/ref/simd.h"
+
+void ref_bring(struct queue *q, const struct bring_args *a)
+{
+    if (queue_fetch(q, a))
+        memcpy(a->y, a->src, a->bytes);
+}
 
 void ref_unshard(struct queue *q, const struct unshard_args *a)
 {

@@ -45,8 +45,8 @@ struct family_ops {
     /* ready - after bind: device tables and what was derived while packing.   errors   -ENOMEM, -EINVAL */
     int (*ready)(struct model *m, struct device *d, const struct pack *p);
 
-    /* stage - host work that a window's ids allow: n-gram rows into w->h_engram. Before window_upload.
-     * errors   -EIO from the row store */
+    /* stage - host work that a window's ids allow: which n-gram rows it is owed (window_owe). Before window_upload.
+     * errors   -EINVAL a token that is none; -ENOMEM */
     int (*stage)(struct model *m, const struct slot_pool *p, struct row_store *s, struct window *w);
 
     /* warm - a hint: the n-gram rows of tok[from .. n - 1], if tok[0 .. n - 1] come next in the slot, begin to

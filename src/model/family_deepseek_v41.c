@@ -28,6 +28,13 @@ struct v41_engram {
     const float *qw, *kw;
 };
 
+/* Rows of a table, as stores are asked for them. */
+struct row_list {
+    int32_t *column;
+    int64_t *row;
+    int max;
+};
+
 struct v41_model {
     struct model base;
     struct v41_arch a;
@@ -42,9 +49,7 @@ struct v41_model {
     struct engram_hash *hash;
     int32_t *map; /* [vocab] token to class */
     int columns;  /* hash columns of a table */
-    int32_t *ask_column;
-    int64_t *ask_row;
-    int ask_max;
+    struct row_list owed[WINDOW_TABLES], ahead; /* of the staged window; of a warming */
 };
 
 static struct v41_model *v41(struct model *m)
@@ -55,6 +60,12 @@ static struct v41_model *v41(struct model *m)
 const struct v41_arch *v41_model_arch(const struct model *m)
 {
     return m->ops == &family_deepseek_v41 ? &((const struct v41_model *)m)->a : NULL;
+}
+
+static void row_list_free(struct row_list *l)
+{
+    free(l->column);
+    free(l->row);
 }
 
 static void v41_close(struct model *base)
@@ -69,8 +80,9 @@ static void v41_close(struct model *base)
         m->dev->ops->free(m->dev, (void *)(uintptr_t)m->freq[i]);
     engram_hash_close(m->hash);
     free(m->map);
-    free(m->ask_column);
-    free(m->ask_row);
+    for (int t = 0; t < WINDOW_TABLES; t++)
+        row_list_free(&m->owed[t]);
+    row_list_free(&m->ahead);
     free(m->layer);
     free(m);
 }
@@ -309,28 +321,28 @@ static int32_t class_before(const struct v41_model *m, const struct slot_pool *p
     return m->map[i >= s ? w->tok[g->first + i - s] : p->ids[g->slot][pos]];
 }
 
-static int reserve_ask(struct v41_model *m, int n)
+static int row_list_reserve(struct row_list *l, int n)
 {
     int32_t *column;
     int64_t *row;
 
-    if (n <= m->ask_max)
+    if (n <= l->max)
         return 0;
-    column = realloc(m->ask_column, sizeof(*column) * (size_t)n);
+    column = realloc(l->column, sizeof(*column) * (size_t)n);
     if (column)
-        m->ask_column = column;
-    row = realloc(m->ask_row, sizeof(*row) * (size_t)n);
+        l->column = column;
+    row = realloc(l->row, sizeof(*row) * (size_t)n);
     if (row)
-        m->ask_row = row;
+        l->row = row;
     if (!column || !row)
         return fail(-ENOMEM, "engram: no memory for %d rows", n);
-    m->ask_max = n;
+    l->max = n;
     return 0;
 }
 
-/* Rows of table t for the window's rows from `from` on, this rank's columns only; into m->ask. */
-static int list_rows(struct v41_model *m, const struct slot_pool *p, const struct window *w, int t,
-                     int from)
+/* Rows of table t for the window's rows from `from` on, this rank's columns only; how many. */
+static int list_rows(const struct v41_model *m, const struct slot_pool *p, const struct window *w,
+                     int t, int from, struct row_list *l)
 {
     const struct v41_arch *a = &m->a;
     const struct row_table *table = &m->engram[t].table;
@@ -345,8 +357,8 @@ static int list_rows(struct v41_model *m, const struct slot_pool *p, const struc
                 class[j] = class_before(m, p, w, &w->seg[g], i, j);
             engram_hash_rows(m->hash, t, class, m->map[a->engram_pad], row);
             for (int c = 0; c < table->count; c++, n++) {
-                m->ask_column[n] = c;
-                m->ask_row[n] = row[table->first + c] - offset[table->first + c];
+                l->column[n] = c;
+                l->row[n] = row[table->first + c] - offset[table->first + c];
             }
         }
     return n;
@@ -367,14 +379,14 @@ static int v41_warm(struct model *base, const struct slot_pool *p, struct row_st
     struct window w = {
         .seg = { { .slot = slot, .len = n } }, .segs = 1, .rows = n, .tok = (int32_t *)tok
     };
-    int r = m->a.engrams ? reserve_ask(m, n * m->columns) : 0;
+    int r = m->a.engrams ? row_list_reserve(&m->ahead, n * m->columns) : 0;
 
     if (r == 0)
         r = check_tokens(m, tok, n);
     for (int t = 0; t < m->a.engrams && r == 0; t++) {
-        int rows = list_rows(m, p, &w, t, from);
+        int rows = list_rows(m, p, &w, t, from, &m->ahead);
 
-        r = s->ops->warm(s, &m->engram[t].table, m->ask_column, m->ask_row, rows);
+        r = s->ops->warm(s, &m->engram[t].table, m->ahead.column, m->ahead.row, rows);
     }
     return r;
 }
@@ -383,17 +395,17 @@ static int v41_stage(struct model *base, const struct slot_pool *p, struct row_s
                      struct window *w)
 {
     struct v41_model *m = v41(base);
-    int r = reserve_ask(m, w->rows * m->columns);
+    int r = check_tokens(m, w->tok, w->rows);
 
-    if (r == 0)
-        r = check_tokens(m, w->tok, w->rows);
     for (int t = 0; t < m->a.engrams && r == 0; t++) {
-        int rows = list_rows(m, p, w, t, 0);
+        struct row_list *l = &m->owed[t];
 
-        r = s->ops->ask(s, &m->engram[t].table, t, m->ask_column, m->ask_row, rows);
+        window_forget(w, t);
+        r = row_list_reserve(l, w->rows * m->columns);
+        if (r == 0)
+            window_owe(w, t, s, &m->engram[t].table, l->column, l->row,
+                       list_rows(m, p, w, t, 0, l));
     }
-    for (int t = 0; t < m->a.engrams && r == 0; t++)
-        r = s->ops->take(s, t, w->h_engram[t]);
     return r;
 }
 
@@ -416,7 +428,7 @@ static float *gather_rows(struct v41_model *m, struct exec *x, int site, const f
     return y;
 }
 
-static void engram(struct v41_model *m, struct exec *x, const struct window *w, int t, float *X)
+static void engram(struct v41_model *m, struct exec *x, struct window *w, int t, float *X)
 {
     const struct v41_arch *a = &m->a;
     const struct v41_engram *e = &m->engram[t];
@@ -430,6 +442,7 @@ static void engram(struct v41_model *m, struct exec *x, const struct window *w, 
         share_of(m->columns, i, ranks, &first, &count);
         width[i] = (int)count * a->engram_dim;
     }
+    window_bring(x, w, t);
     rows = gather_rows(m, x, site, w->engram[t], w->rows, w->engram_ld[t], width);
     own = arena_f32(x->tmp, (size_t)w->rows * (size_t)e->wkv.rows);
     x->op->matmul(

@@ -2,9 +2,11 @@
 #include "src/model/window.h"
 
 #include "kernels/backend.h"
+#include "src/base/clock.h"
 #include "src/base/log.h"
 #include "src/model/exec.h"
 #include "src/model/family.h"
+#include "src/model/row_store.h"
 #include "src/model/slot.h"
 #include "src/transport/comm.h"
 
@@ -45,8 +47,10 @@ static int window_buffers(struct window *w, const struct model *m, struct buffer
 
 static void free_host(struct window *w)
 {
-    for (int t = 0; t < WINDOW_TABLES; t++)
+    for (int t = 0; t < WINDOW_TABLES; t++) {
         w->dev->ops->host_free(w->dev, w->h_engram[t]);
+        w->dev->ops->host_free(w->dev, w->owed[t].flag);
+    }
     free(w->tok);
     free(w);
 }
@@ -62,6 +66,7 @@ int window_open(struct device *d, const struct model *m, int rows_max, struct wi
         return fail(-ENOMEM, "window: out of memory");
     w->dev = d;
     w->rows_max = rows_max;
+    w->bring_limit_ms = -1;
     w->tok = calloc((size_t)rows_max, sizeof(int32_t));
     if (!w->tok) {
         r = fail(-ENOMEM, "window: no memory for %d rows", rows_max);
@@ -73,6 +78,11 @@ int window_open(struct device *d, const struct model *m, int rows_max, struct wi
         if (r < 0)
             goto free_host;
         w->h_engram[t] = p;
+        r = d->ops->host_alloc(d, sizeof(*w->owed[t].flag), &p);
+        if (r < 0)
+            goto free_host;
+        w->owed[t] = (struct window_debt){ .w = w, .table = t, .flag = p };
+        *w->owed[t].flag = BRING_HERE;
     }
     n = window_buffers(w, m, b);
     for (; done < n; done++) {
@@ -101,6 +111,9 @@ void window_close(struct window *w)
     if (!w)
         return;
     d = w->dev;
+    for (int t = 0; t < WINDOW_TABLES; t++)
+        if (w->owed[t].store) /* a device that still waits for it must not do so for ever */
+            __atomic_store_n(w->owed[t].flag, -ECANCELED, __ATOMIC_RELEASE);
     d->ops->free(d, w->d_seg);
     d->ops->free(d, w->d_cover);
     d->ops->free(d, w->d_stamp);
@@ -164,6 +177,83 @@ int window_note(struct slot_pool *p, struct window *w)
     return 0;
 }
 
+static void settle_debt(struct window_debt *o, int r)
+{
+    o->store = NULL;
+    __atomic_store_n(o->flag, r < 0 ? r : BRING_HERE, __ATOMIC_RELEASE);
+}
+
+void window_ask(struct window *w)
+{
+    for (int t = 0; t < WINDOW_TABLES; t++) {
+        struct window_debt *o = &w->owed[t];
+        int r;
+
+        if (!o->store || o->asked)
+            continue;
+        r = o->store->ops->ask(o->store, o->of, t, o->column, o->row, o->n);
+        o->asked = true;
+        if (r < 0)
+            settle_debt(o, r);
+    }
+}
+
+static int take_rows(const struct window_debt *o)
+{
+    return o->store->ops->take(o->store, o->table, o->w->h_engram[o->table]);
+}
+
+void window_forget(struct window *w, int t)
+{
+    struct window_debt *o = &w->owed[t];
+
+    if (o->store)
+        settle_debt(o, o->asked ? take_rows(o) : 0);
+}
+
+void window_owe(struct window *w, int t, struct row_store *s, const struct row_table *table,
+                const int32_t *column, const int64_t *row, int n)
+{
+    struct window_debt *o = &w->owed[t];
+
+    o->store = s;
+    o->asked = false;
+    o->of = table;
+    o->column = column;
+    o->row = row;
+    o->n = n;
+    __atomic_store_n(o->flag, 0, __ATOMIC_RELEASE);
+}
+
+/* fetch of op bring */
+static void fetch_rows(void *arg)
+{
+    struct window_debt *o = arg;
+    int64_t begin = clock_ns();
+
+    if (!o->store)
+        return;
+    window_ask(o->w);
+    if (o->store)
+        settle_debt(o, take_rows(o));
+    o->w->brought_ns += clock_ns() - begin;
+}
+
+void window_bring(struct exec *x, struct window *w, int t)
+{
+    struct window_debt *o = &w->owed[t];
+
+    x->op->bring(x->q,
+                 &(struct bring_args){
+                     .y = w->engram[t],
+                     .src = w->h_engram[t],
+                     .bytes = sizeof(float) * (size_t)w->rows * (size_t)w->engram_ld[t],
+                     .flag = o->flag,
+                     .fetch = fetch_rows,
+                     .arg = o,
+                     .limit_ns = w->bring_limit_ms < 0 ? -1 : w->bring_limit_ms * NS_PER_MS });
+}
+
 void window_send(struct exec *x, const struct slot_pool *p, struct window *w)
 {
     struct queue *q = x->q;
@@ -171,10 +261,6 @@ void window_send(struct exec *x, const struct slot_pool *p, struct window *w)
     q->ops->put(q, w->d_seg, w->seg, sizeof(w->seg[0]) * (size_t)w->segs);
     q->ops->put(q, w->d_cover, w->cover, sizeof(w->cover[0]) * (size_t)w->segs);
     q->ops->put(q, w->d_tok, w->tok, sizeof(w->tok[0]) * (size_t)w->rows);
-    for (int t = 0; t < WINDOW_TABLES; t++)
-        if (w->engram[t])
-            q->ops->put(q, w->engram[t], w->h_engram[t],
-                        sizeof(float) * (size_t)w->rows * (size_t)w->engram_ld[t]);
     x->op->stage(q, &(struct stage_args){ .seg = w->d_cover,
                                           .head = p->head,
                                           .tok = w->d_tok,

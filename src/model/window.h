@@ -2,11 +2,18 @@
  * verification are the same window with other rows.
  *
  * One writer a field:
- *   plan     seg, tok, segs, rows, pad, head, and what model_stage derives from them (info, engram)
+ *   plan     seg, tok, segs, rows, pad, head, and what is derived from them (info)
+ *   stage    owed; who fetches what is owed: h_engram, brought_ns
  *   forward  logits, taps
  *   accept   choice, n_ok, next
  *   round    stamp
  * Host arrays are written before window_upload and read after the round's wait; d_ arrays are the device's.
+ *
+ * N-gram rows come late. Before the window runs it is only noted which; they are asked for and taken from their store
+ * while it does, so that neither a disk nor their decoding stands before it:
+ *
+ *   owe -> window queued -> ... layers before the first n-gram layer ... -> op bring: rows are there -> the layer
+ *            \- ask, take, by whoever op bring says: where the call runs, or in the wait for a captured one
  */
 #ifndef TANDEM_MODEL_WINDOW_H
 #define TANDEM_MODEL_WINDOW_H
@@ -21,6 +28,8 @@ struct device;
 struct exec;
 struct model;
 struct queue;
+struct row_store;
+struct row_table;
 struct slot_pool;
 
 #define WINDOW_ROWS_SHARED (SLOTS_MAX * WINDOW_MAX) /* rows whose logits are computed, at most */
@@ -33,6 +42,19 @@ enum window_stamp {
     STAMP_INGESTED,
     STAMP_DRAFTED,
     WINDOW_STAMPS
+};
+
+/* What a store owes a window: the n-gram rows of a table. */
+struct window_debt {
+    struct window *w;
+    int table;               /* the ticket too */
+    struct row_store *store; /* NULL: nothing is owed */
+    bool asked;
+    const struct row_table *of;
+    const int32_t *column;
+    const int64_t *row;
+    int n;
+    int64_t *flag; /* of op bring */
 };
 
 struct window {
@@ -50,6 +72,9 @@ struct window {
     struct row_info *info;          /* [rows_max] */
     float *engram[WINDOW_TABLES];   /* [rows_max][engram_ld[t]], this rank's hash columns */
     float *h_engram[WINDOW_TABLES]; /* host staging of the same */
+    struct window_debt owed[WINDOW_TABLES];
+    int64_t brought_ns; /* the host's time in taking rows, until somebody sets it to 0 */
+    int bring_limit_ms; /* of a device's wait for rows, longer than the store's own; < 0: none */
     int engram_ld[WINDOW_TABLES];
 
     /* device, by forward */
@@ -89,7 +114,24 @@ int window_upload(struct exec *x, struct slot_pool *p, struct window *w);
  * errors   -EOVERFLOW a row beyond the slot's context, named */
 int window_note(struct slot_pool *p, struct window *w);
 
-/* window_send - queue segments, tokens and n-gram rows to the device and expand them to rows.
+/* window_forget - nothing is owed of table t any more: what was, was for a window that never ran. */
+void window_forget(struct window *w, int t);
+
+/* window_owe - the window needs n rows of table t, [rows][engram_ld[t]] values in all, named as row_store ask has them;
+ * column and row are borrowed until the window has run. */
+void window_owe(struct window *w, int t, struct row_store *s, const struct row_table *table,
+                const int32_t *column, const int64_t *row, int n);
+
+/* window_ask - ask for all rows that are owed, so that their reading begins; else that is done when the first are taken.
+ * Errors end the queue when rows are needed. */
+void window_ask(struct window *w);
+
+/* window_bring - queue the coming of table t's rows into engram[t]; nothing is waited for if nothing is owed. A store
+ * that fails ends the queue with its error.
+ * order    before the first op that reads them; may be captured, for equal rows */
+void window_bring(struct exec *x, struct window *w, int t);
+
+/* window_send - queue segments and tokens to the device and expand them to rows.
  * order    may be captured, for equal rows and segs */
 void window_send(struct exec *x, const struct slot_pool *p, struct window *w);
 

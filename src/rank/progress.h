@@ -19,12 +19,12 @@ enum phase {
     PHASE_IDLE,
     PHASE_PLAN,    /* rank 0 sends an order */
     PHASE_CHECK,   /* what came with the order, before anything runs */
-    PHASE_STAGE,   /* host work for a window: n-gram rows, upload */
+    PHASE_STAGE,   /* host work for a window: which n-gram rows, samplers */
     PHASE_WINDOW,  /* the forward pass */
     PHASE_CHOOSE,  /* candidates, choices, commit */
     PHASE_OBSERVE, /* the drafter's context rows */
     PHASE_DRAFT,   /* a draft pass */
-    PHASE_WAIT,    /* the queue's end */
+    PHASE_WAIT,    /* the queue's end; on devices n-gram rows that it waits for */
     PHASES
 };
 

@@ -543,6 +543,8 @@ static int open_state(struct rank *k)
                            &k->rows);
     if (r == 0)
         r = window_open(k->dev, k->model, rows_max(k), &k->win);
+    if (r == 0) /* the store, which names file and row, gives up first */
+        k->win->bring_limit_ms = 2 * k->cfg.wait_limit_ms;
     if (r == 0)
         r = accept_open(k->dev, k->model, sites, &k->acc);
     return r;

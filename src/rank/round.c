@@ -152,6 +152,8 @@ static int stage(struct rounds *r)
         err = window_note(k->pool, k->win);
     if (err < 0)
         return rank_broken(k, err, "round %u: staging", r->number);
+    if (k->dev->ops->caps & BACKEND_HOST_MEMORY)
+        window_ask(k->win); /* a device begins before its rows are asked for */
     accept_stage(k->acc, &k->x, k->pool, k->win, r->sampler);
     return 0;
 }
@@ -313,6 +315,7 @@ int round_fill(struct rounds *r, const struct plan_span *p)
     err = stage(r);
     if (err < 0)
         return err;
+    window_ask(k->win); /* before those of the next chunk */
     warm_chunk(r, p);
     run_known(r);
     if (s->drafts)
@@ -598,25 +601,36 @@ static bool any_drafts(const struct rounds *r)
     return false;
 }
 
-/* stage, with what the n-gram rows took apart. */
 static int stage_timed(struct rounds *r)
 {
-    struct row_store *rows = r->k->rows;
-    struct row_store_stats before, now;
     int64_t begin = clock_ns();
     int err;
 
-    rows->ops->stats(rows, &before);
+    r->k->win->brought_ns = 0;
     err = stage(r);
-    rows->ops->stats(rows, &now);
-    r->rec.engram_ns = (int64_t)(now.wait_ns - before.wait_ns);
-    r->rec.stage_ns = clock_ns() - begin - r->rec.engram_ns;
-    r->rec.engram_rows = (int64_t)(now.rows - r->rows.rows);
-    r->rec.engram_hits = (int64_t)(now.hits + now.joined - r->rows.hits - r->rows.joined);
-    r->rec.engram_reads = (int64_t)(now.reads - r->rows.reads);
-    r->rec.engram_waits = (int64_t)(now.waits - r->rows.waits);
-    r->rows = now;
+    r->rec.stage_ns = clock_ns() - begin;
     return err;
+}
+
+/* Behind the wait: what the window's n-gram rows took. On a host the window stood still meanwhile. */
+static void note_rows(struct rounds *r)
+{
+    const struct rank *k = r->k;
+    struct round_record *rec = &r->rec;
+    struct row_store_stats now;
+
+    k->rows->ops->stats(k->rows, &now);
+    rec->engram_rows = (int64_t)(now.rows - r->rows.rows);
+    rec->engram_hits = (int64_t)(now.hits + now.joined - r->rows.hits - r->rows.joined);
+    rec->engram_reads = (int64_t)(now.reads - r->rows.reads);
+    rec->engram_waits = (int64_t)(now.waits - r->rows.waits);
+    r->rows = now;
+    if (k->dev->ops->caps & BACKEND_HOST_MEMORY) {
+        rec->engram_ns = k->win->brought_ns;
+        rec->window_ns -= rec->engram_ns;
+    } else {
+        rec->bring_ns = k->win->brought_ns;
+    }
 }
 
 /* The queue's part of a round, and what the device's clock says about it. */
@@ -654,6 +668,7 @@ static int run_window(struct rounds *r, const struct plan_round *p)
     }
     rec->idle_ns = r->follows_round ? at[STAMP_BEGIN] - r->device_end_ns - passed : 0;
     r->device_end_ns = end;
+    note_rows(r);
     if (k->dev->ops->caps & BACKEND_HOST_MEMORY) {
         rec->draft_wait_ns = clock_ns() - launched; /* nothing is launched: a call has run */
     } else {

@@ -59,7 +59,7 @@ struct rounds {
     int64_t start_ns;                         /* when the last round's window started */
     int64_t end_ns, device_end_ns;            /* of the last round, on either clock */
     bool follows_round;                       /* nothing ran since the last round */
-    struct row_store_stats rows;              /* when the last window was staged */
+    struct row_store_stats rows;              /* when the last window had run */
 };
 
 /* round_open - errors   an errno, logged: memory, or the log's file */

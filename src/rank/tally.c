@@ -17,6 +17,7 @@ const struct record_field record_fields[] = {
     { "ingest_ms", UNIT_MS, BOTH(ingest_ns) },
     { "commit_us", UNIT_US, BOTH(commit_ns) },
     { "ahead_us", UNIT_US, BOTH(ahead_ns) },
+    { "bring_us", UNIT_US, BOTH(bring_ns) },
     { "idle_ms", UNIT_MS, BOTH(idle_ns) },
     { "wall_ms", UNIT_MS, BOTH(wall_ns) },
     { "xn", UNIT_COUNT, BOTH(exchanges) },

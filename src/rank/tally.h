@@ -53,11 +53,12 @@ struct round_record {
     int64_t plan_ns, stage_ns, launch_ns, engram_ns, window_ns, choose_ns;
     int64_t draft_ns, draft_wait_ns, ingest_ns, commit_ns, idle_ns;
     int64_t ahead_ns; /* asking n-gram rows of the next window ahead */
+    int64_t bring_ns; /* taking the window's n-gram rows while a device runs; engram_ns: on hosts */
     int64_t wall_ns; /* from the end of the last round, or from the plan where others ran between */
     int64_t exchanges, wait_ns, move_ns;
     int64_t window_wait_ns, choose_wait_ns; /* of wait_ns; the rest is the draft pass's */
-    /* rows of n-gram tables since the last window was staged: asked; of these in the cache or being read already;
-     * reads that ended; stagings that waited */
+    /* rows of n-gram tables since the last window had run: asked; of these in the cache or being read already;
+     * reads that ended; takes that waited */
     int64_t engram_rows, engram_hits, engram_reads, engram_waits;
     bool lag_known; /* on followers whose clock was compared */
     int64_t lag_ns; /* this rank's window start minus rank 0's */
@@ -83,7 +84,7 @@ struct tally {
     int64_t lag_ns;
     int64_t proposed, prompt_rows, prompt_ns;
     int64_t plan_ns, stage_ns, launch_ns, engram_ns, window_ns, choose_ns;
-    int64_t draft_ns, draft_wait_ns, ingest_ns, commit_ns, idle_ns, ahead_ns, wall_ns;
+    int64_t draft_ns, draft_wait_ns, ingest_ns, commit_ns, idle_ns, ahead_ns, bring_ns, wall_ns;
     int64_t exchanges, wait_ns, move_ns, window_wait_ns, choose_wait_ns;
     int64_t engram_rows, engram_hits, engram_reads, engram_waits;
     int64_t rest_ns; /* wall that no step accounts for, where it is less than TALLY_GAP_NS; */

@@ -5,6 +5,7 @@
 #include <errno.h>
 
 #include "kernels/exchange.h"
+#include "src/base/clock.h"
 #include "tests/device/parts.h"
 
 static struct lab lab;
@@ -240,6 +241,142 @@ static void graphs(void)
     b->free(d, x), b->free(d, y);
 }
 
+/* ---- bytes that come late --------------------------------------------------------------------- */
+
+#define LATE 5000
+
+struct late {
+    float *src;
+    int64_t *flag, code; /* that fetch sets the flag to; 0: it leaves it */
+    float value;
+    int calls;
+};
+
+static void late_fetch(void *arg)
+{
+    struct late *l = arg;
+
+    if (*l->flag != 0)
+        return;
+    clock_sleep(50 * NS_PER_MS);
+    for (int i = 0; i < LATE; i++)
+        l->src[i] = l->value + (float)i;
+    l->calls++;
+    __atomic_store_n(l->flag, l->code, __ATOMIC_RELEASE);
+}
+
+/* y = src, twice as much in z; out is z. */
+static void queue_late(const struct bring_args *bring, float *z, float *out)
+{
+    struct add_args add = { .x = bring->y, .y = z, .rows = 1, .cols = LATE };
+    static const float none[LATE];
+
+    b->put(q, z, none, sizeof(none));
+    b->op->bring(q, bring);
+    b->op->add(q, &add);
+    b->op->add(q, &add);
+    b->get(q, out, z, sizeof(float) * LATE);
+}
+
+static bool late_is(const float *out, float value)
+{
+    for (int i = 0; i < LATE; i++)
+        if (out[i] != 2 * (value + (float)i))
+            return false;
+    return true;
+}
+
+/* A graph is launched before its bytes are there, and the device goes on with others meanwhile. */
+static void late_graph(struct late *l, struct graph *g, float *out)
+{
+    struct queue *other;
+    float *x = take(64), one[16] = { 1 };
+
+    CHECK(b->queue_open(d, &other) == 0);
+    for (int round = 1; round <= 4; round++) {
+        *l->flag = 0;
+        l->calls = 0;
+        l->value = (float)(round * 1000);
+        b->graph_launch(q, g);
+        CHECK(l->calls == 0);
+        b->put(other, x, one, sizeof(one));
+        b->get(other, one, x, sizeof(one));
+        CHECK(b->wait(other) == 0 && one[0] == 1);
+        if (round == 3)
+            b->graph_launch(q, g); /* of two, the second finds what the first has waited for */
+        /* their copies share pinned memory: a launch waits for the one before */
+        CHECK(l->calls == (round == 3));
+        CHECK(b->wait(q) == 0 && l->calls == 1 && late_is(out, l->value));
+    }
+    b->queue_close(other);
+    b->free(d, x);
+}
+
+static void brings(void)
+{
+    float *y = take(sizeof(float) * LATE), *z = take(sizeof(float) * LATE), out[LATE];
+    void *src = NULL, *flag = NULL;
+    struct late l = { .code = BRING_HERE };
+    struct bring_args bring = {
+        .y = y, .bytes = sizeof(float) * LATE, .fetch = late_fetch, .arg = &l, .limit_ns = -1
+    };
+    struct graph *g = NULL, *limited = NULL;
+    int64_t begin;
+
+    CHECK(b->host_alloc(d, sizeof(float) * LATE, &src) == 0);
+    CHECK(b->host_alloc(d, sizeof(*l.flag), &flag) == 0);
+    bring.src = l.src = src;
+    bring.flag = l.flag = flag;
+
+    l.value = 7;
+    queue_late(&bring, z, out);
+    CHECK(l.calls == 1);
+    CHECK(b->wait(q) == 0 && late_is(out, 7));
+
+    CHECK(b->graph_begin(q) == 0);
+    queue_late(&bring, z, out);
+    CHECK(b->graph_end(q, &g) == 0);
+    CHECK(l.calls == 1);
+    late_graph(&l, g, out);
+
+    /* what cannot be had is the wait's error, eager and captured, and no harm to what follows */
+    for (int captured = 0; captured < 2; captured++) {
+        l.code = -EIO;
+        *l.flag = 0;
+        if (captured)
+            b->graph_launch(q, g);
+        else
+            queue_late(&bring, z, out);
+        CHECK(b->wait(q) == -EIO);
+        CHECK(b->wait(q) == 0);
+        l.code = BRING_HERE;
+        l.value = 3;
+        *l.flag = 0;
+        b->graph_launch(q, g);
+        CHECK(b->wait(q) == 0 && late_is(out, 3));
+    }
+
+    /* a host that does not say anything */
+    bring.limit_ns = 100 * NS_PER_MS;
+    CHECK(b->graph_begin(q) == 0);
+    queue_late(&bring, z, out);
+    CHECK(b->graph_end(q, &limited) == 0);
+    l.code = 0;
+    *l.flag = 0;
+    begin = clock_ns();
+    b->graph_launch(q, limited);
+    CHECK(b->wait(q) == -ETIMEDOUT);
+    begin = clock_ns() - begin;
+    CHECK(begin >= 100 * NS_PER_MS && begin < 1000 * NS_PER_MS);
+    l.code = BRING_HERE;
+    b->graph_launch(q, limited);
+    CHECK(b->wait(q) == 0 && late_is(out, 3));
+
+    b->graph_close(g), b->graph_close(limited);
+    b->host_free(d, src), b->host_free(d, flag);
+    b->free(d, y), b->free(d, z);
+}
+
 static void exchange_alone(void)
 {
     int n = 5000;
@@ -269,8 +406,10 @@ int queue_main(int argc, char **argv)
     static const struct {
         const char *name;
         void (*run)(void);
-    } parts[] = { { "memory", memory }, { "copies", copies }, { "sticky", sticky },
-                  { "found", found },   { "graphs", graphs }, { "exchange", exchange_alone } };
+    } parts[] = { { "memory", memory },          { "copies", copies },
+                  { "sticky", sticky },          { "found", found },
+                  { "graphs", graphs },          { "brings", brings },
+                  { "exchange", exchange_alone } };
     int r = lab_open(&lab);
 
     if (r != 0)

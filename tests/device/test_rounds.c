@@ -8,6 +8,7 @@
 #include "src/base/file.h"
 #include "src/base/log.h"
 #include "src/base/rng.h"
+#include "src/model/row_store.h"
 #include "src/model/slot.h"
 #include "src/rank/job.h"
 #include "src/rank/parts.h"
@@ -61,6 +62,94 @@ int __wrap_cuda_graph_end(struct queue *q, struct graph **out)
     return fail(-ENOMEM, "a device without memory for graphs");
 }
 
+/* ---- n-gram rows that come late, or not at all -------------------------------------------------- */
+
+static struct {
+    bool on;
+    int64_t delay_ns; /* of every take */
+    int lose;         /* the take that fails, from 1; 0: none */
+    atomic_int takes;
+} late;
+
+static _Thread_local int launches, early; /* of a round: graphs launched, takes before the first */
+
+struct late_store {
+    struct row_store base;
+    struct row_store *real;
+};
+
+static struct row_store *real_store(struct row_store *s)
+{
+    return ((struct late_store *)s)->real;
+}
+
+static int late_ask(struct row_store *s, const struct row_table *t, int ticket,
+                    const int32_t *column, const int64_t *row_in_column, int n)
+{
+    return real_store(s)->ops->ask(real_store(s), t, ticket, column, row_in_column, n);
+}
+
+static int late_warm(struct row_store *s, const struct row_table *t, const int32_t *column,
+                     const int64_t *row_in_column, int n)
+{
+    return real_store(s)->ops->warm(real_store(s), t, column, row_in_column, n);
+}
+
+static int late_take(struct row_store *s, int ticket, float *out)
+{
+    int r = real_store(s)->ops->take(real_store(s), ticket, out);
+
+    early += launches == 0;
+    clock_sleep(late.delay_ns);
+    if (atomic_fetch_add(&late.takes, 1) + 1 == late.lose)
+        return fail(-EIO, "row store: a test has lost the rows of ticket %d", ticket);
+    return r;
+}
+
+static void late_stats(struct row_store *s, struct row_store_stats *out)
+{
+    real_store(s)->ops->stats(real_store(s), out);
+}
+
+static void late_close(struct row_store *s)
+{
+    real_store(s)->ops->close(real_store(s));
+    free(s);
+}
+
+static const struct row_store_ops late_ops = { .name = "late",
+                                               .ask = late_ask,
+                                               .warm = late_warm,
+                                               .take = late_take,
+                                               .stats = late_stats,
+                                               .close = late_close };
+
+int __real_row_store_open(const struct row_store_settings *s, struct row_store **out);
+int __wrap_row_store_open(const struct row_store_settings *s, struct row_store **out);
+
+int __wrap_row_store_open(const struct row_store_settings *s, struct row_store **out)
+{
+    struct late_store *l;
+    int r = __real_row_store_open(s, out);
+
+    if (r < 0 || !late.on)
+        return r;
+    l = calloc(1, sizeof(*l));
+    l->base.ops = &late_ops;
+    l->real = *out;
+    *out = &l->base;
+    return 0;
+}
+
+void __real_cuda_graph_launch(struct queue *q, struct graph *g);
+void __wrap_cuda_graph_launch(struct queue *q, struct graph *g);
+
+void __wrap_cuda_graph_launch(struct queue *q, struct graph *g)
+{
+    __real_cuda_graph_launch(q, g);
+    launches++;
+}
+
 /* ---- what a round asks of the driver ----------------------------------------------------------- */
 
 /* Calls that wait for the device, and calls that allocate on it or move bytes past the kernels: by whoever makes them. */
@@ -100,9 +189,12 @@ int __wrap_round_run(struct rounds *r, const struct plan_round *p, int64_t t_ns,
 
 int __wrap_round_run(struct rounds *r, const struct plan_round *p, int64_t t_ns, int64_t plan_ns)
 {
-    int waits = atomic_load(&driver.waits), others = atomic_load(&driver.others);
-    int err = __real_round_run(r, p, t_ns, plan_ns);
+    int waits = atomic_load(&driver.waits), others = atomic_load(&driver.others), err;
 
+    launches = early = 0;
+    err = __real_round_run(r, p, t_ns, plan_ns);
+    CHECK(!late.on || r->rec.mode != MODE_REPLAY || early == 0,
+          "a replayed window has waited for %d tables of rows before it was launched", early);
     driver.rounds++;
     driver.replays += r->rec.mode == MODE_REPLAY;
     driver.one += r->rec.mode == MODE_REPLAY && atomic_load(&driver.waits) - waits == 1 &&
@@ -256,6 +348,8 @@ static int work(struct job *j, struct lead *l)
         if (i == 0 && r->passes > 1)
             rounds->tally = (struct tally){ 0 };
     }
+    if (err < 0)
+        snprintf(r->said, sizeof(r->said), "%s", rank_cause(rounds->k));
     if (err == 0 && r->harm == BAD_STATE) {
         size_t n;
         struct reply reply = { 0 };
@@ -324,13 +418,14 @@ static void print(const char *what, const struct run *r)
 
     printf("%s: %llu rounds, %.2f tokens each; us a round: host %.1f (plan %.1f stage %.1f launch "
            "%.1f "
-           "commit %.1f), device %.0f (window %.0f choose %.0f ingest %.0f draft %.0f), idle %.0f; "
+           "commit %.1f) and n-gram rows %.1f beside device %.0f (window %.0f choose %.0f ingest "
+           "%.0f draft %.0f), idle %.0f; "
            "graphs %llu made, %llu dropped, %llu replayed, %llu eager\n",
            what, (unsigned long long)t->rounds,
            t->rounds ? (double)t->landed / (double)t->rounds : 0.0,
            per_round(t, t->plan_ns + t->stage_ns + t->launch_ns + t->commit_ns),
            per_round(t, t->plan_ns), per_round(t, t->stage_ns), per_round(t, t->launch_ns),
-           per_round(t, t->commit_ns),
+           per_round(t, t->commit_ns), per_round(t, t->bring_ns),
            per_round(t, t->window_ns + t->choose_ns + t->ingest_ns + t->draft_ns),
            per_round(t, t->window_ns), per_round(t, t->choose_ns), per_round(t, t->ingest_ns),
            per_round(t, t->draft_ns), per_round(t, t->idle_ns), (unsigned long long)r->graphs.made,
@@ -454,6 +549,53 @@ static void one_wait(void)
            driver.rounds, driver.one);
 }
 
+/* n-gram rows that come while their window runs already: the same replies; rows that are lost or never come end it. */
+static void late_rows(void)
+{
+    static const char *const ranks[] = { "ranks=1", "ranks=2" }, *const graphs[] = { "graphs=on",
+                                                                                     "graphs=off" };
+    struct run gone = { .from = 0, .to = 1 };
+
+    for (int i = 0; i < 2; i++) {
+        struct run want = { .from = 11, .to = 13, .draft = true };
+
+        late.on = false;
+        CHECK(run(&want, SET(ranks[i], "device=0", "depth=4", "graphs=off", "partials=fp32")) == 0,
+              "%s", ranks[i]);
+        late.on = true;
+        for (int j = 0; j < 2; j++) {
+            struct run slow = want, lost = want;
+            int64_t begin;
+
+            late.delay_ns = 20 * NS_PER_MS;
+            late.lose = 0;
+            CHECK(run(&slow, SET(ranks[i], "device=0", "depth=4", graphs[j], "partials=fp32")) == 0,
+                  "%s %s", ranks[i], graphs[j]);
+            same(&want, &slow, "late rows");
+            print("late rows", &slow);
+
+            if (i > 0) /* a group that fails ends its process: processes.sh */
+                continue;
+            late.delay_ns = 0;
+            late.lose = atomic_load(&late.takes) + 21;
+            begin = clock_ns();
+            CHECK(run(&lost, SET(ranks[i], "device=0", "depth=4", graphs[j], "log_level=err")) ==
+                      70,
+                  "lost rows, %s %s", ranks[i], graphs[j]);
+            CHECK(strstr(lost.said, "row store: a test has lost the rows"), "\"%s\"", lost.said);
+            printf("%s %s: over after %.1f s: %s\n", ranks[i], graphs[j],
+                   (double)(clock_ns() - begin) / NS_PER_S, lost.said);
+        }
+    }
+    /* a host that is away for longer than the device waits */
+    late.lose = 0;
+    late.delay_ns = 500 * NS_PER_MS;
+    CHECK(run(&gone, SET("wait_limit_ms=100", "graphs=on", "draft=none", "log_level=err")) == 70,
+          "a limit");
+    CHECK(strstr(gone.said, "bring: the host has brought nothing in 200 ms"), "\"%s\"", gone.said);
+    late.on = false;
+}
+
 static char warned[4096];
 
 static void keep_line(void *arg, enum log_level level, const char *line)
@@ -573,7 +715,7 @@ static void no_such_device(void)
     too_old = false;
 }
 
-/* Somebody else has the device's memory but for 64 MiB. */
+/* F-20: somebody else has the device's memory but for 64 MiB. */
 static void short_memory(void)
 {
     const struct backend_ops *b;
@@ -607,12 +749,19 @@ int rounds_main(int argc, char **argv)
     static const struct {
         const char *name;
         void (*run)(void);
-    } cases[] = { { "one_rank", one_rank },           { "fresh", fresh },
-                  { "two_ranks", two_ranks },         { "bound", bound },
-                  { "no_allocation", no_allocation }, { "out_of_memory", out_of_memory },
-                  { "bad_numbers", bad_numbers },     { "limits", limits },
-                  { "one_wait", one_wait },           { "no_such_device", no_such_device },
-                  { "short_memory", short_memory },   { "host_time", host_time } };
+    } cases[] = { { "one_rank", one_rank },
+                  { "fresh", fresh },
+                  { "two_ranks", two_ranks },
+                  { "bound", bound },
+                  { "late_rows", late_rows },
+                  { "no_allocation", no_allocation },
+                  { "out_of_memory", out_of_memory },
+                  { "bad_numbers", bad_numbers },
+                  { "limits", limits },
+                  { "one_wait", one_wait },
+                  { "no_such_device", no_such_device },
+                  { "short_memory", short_memory },
+                  { "host_time", host_time } };
     const struct backend_ops *b;
     char why[160];
 

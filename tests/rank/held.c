@@ -5,6 +5,7 @@
  *   hold     says "held at PLACE" on stderr and stays there, while everything else of the rank goes on
  *   differ   the outcome of a window is another one than it was
  *   nan      a logit of this rank's share becomes a NaN
+ *   lost     n-gram rows of a window cannot be read
  *   stray    drafts and their chances are others than the ones proposed
  *   short    the machine has a MiB of memory
  *   noplan   the plan's links cannot be made
@@ -27,6 +28,7 @@
 #include "src/base/log.h"
 #include "src/draft/drafter.h"
 #include "src/model/family.h"
+#include "src/model/row_store.h"
 #include "src/model/slot.h"
 #include "src/model/window.h"
 #include "src/rank/control.h"
@@ -75,6 +77,7 @@ static struct {
     const struct comm_ops *comm;
     struct family_ops held_family;
     struct comm_ops held_comm;
+    struct row_store *store;
     const struct drafter_ops *drafter;
     struct drafter_ops held_drafter;
     const char *in; /* place of the window that runs */
@@ -114,11 +117,32 @@ static int held_ready(struct model *m, struct device *d, const struct pack *p)
     return held.family->ready(m, d, p);
 }
 
+static int lost_ask(struct row_store *s, const struct row_table *t, int ticket,
+                    const int32_t *column, const int64_t *row_in_column, int n)
+{
+    return held.store->ops->ask(held.store, t, ticket, column, row_in_column, n);
+}
+
+static int lost_take(struct row_store *s, int ticket, float *out)
+{
+    int r = held.store->ops->take(held.store, ticket, out);
+
+    return r < 0 ? r : fail(-EIO, "row store: held: the rows of ticket %d are lost", ticket);
+}
+
 static int held_stage(struct model *m, const struct slot_pool *p, struct row_store *s,
                       struct window *w)
 {
-    if (w->rows > 1 && !(w->seg[0].flags & SEG_KNOWN))
+    static const struct row_store_ops lost = { .name = "lost", .ask = lost_ask, .take = lost_take };
+    static struct row_store store = { .ops = &lost };
+    bool known = w->seg[0].flags & SEG_KNOWN;
+
+    if (w->rows > 1 && !known)
         at("verify");
+    if (due("lost", known ? "prefill" : "window")) {
+        held.store = s;
+        s = &store;
+    }
     return held.family->stage(m, p, s, w);
 }
 

@@ -136,4 +136,13 @@ same 'nothing looks at the time of day: exit codes' '0 0' "${code[*]}"
 pair 1 nan@window:3
 ended 'a NaN in the logits of rank 1' 'round 2: window: choose: no finite logits in slot 0 row 0'
 
+# ---- n-gram rows that cannot be read while their window runs ----------------------------------------------------------
+
+for r in 0 1; do
+    pair $r lost@window:3
+    ended "n-gram rows of rank $r" 'round 2: window: row store: held: the rows of ticket 0 are lost'
+    pair $r lost@prefill
+    ended "n-gram rows of a prompt on rank $r" 'round 0: prompt: row store: held: the rows of ticket 0 are lost'
+done
+
 finish
