@@ -12,6 +12,10 @@
 #include "kernels/cuda/matrix.cuh"
 #include "kernels/cuda/turn.cuh"
 
+extern "C" {
+#include "src/base/log.h"
+}
+
 #define WARPS 8
 #define THREADS (WARPS * CUDA_WARP)
 #define GANG 8        // blocks that share out the keys of a row
@@ -461,23 +465,29 @@ static bool aligned(const struct state_view &v, size_t align)
 
 bool attend_by_gang(struct queue *q, const struct attend_args *a, int keys)
 {
-    const struct cuda_device *d = (const struct cuda_device *)q->dev;
+    struct cuda_device *d = (struct cuda_device *)q->dev;
     int room = (keys + GANG * 16 - 1) / (GANG * 16) * 16;
     size_t shared = key_bytes(a->dim, room) + head_bytes(a->dim, room);
 
     if (!d->gangs || a->win.codec != CODEC_QW || (a->more.base && a->more.codec != CODEC_QC) ||
         !aligned(a->win, a->dim == 512 ? 16 : 4) || (a->more.base && !aligned(a->more, 4)) ||
-        room > GANG_KEYS || (a->freq && (a->dims % 4 != 0 || a->dims > 2 * PAIRS_MAX)) ||
-        shared > (size_t)(d->shared_max - SHARED_STATIC))
+        (a->freq && (a->dims % 4 != 0 || a->dims > 2 * PAIRS_MAX)) ||
+        (a->dim != 512 && a->dim != 256 && a->dim != 128))
         return false;
+    if (room > GANG_KEYS || shared > (size_t)(d->shared_max - SHARED_STATIC)) {
+        if (!d->told)
+            log_warn("attend: heads of %d over %d keys need %zu bytes of shared memory on matrix "
+                     "units, a block has %d: a slower kernel runs",
+                     a->dim, keys, shared, d->shared_max - SHARED_STATIC);
+        d->told = true;
+        return false;
+    }
     if (a->dim == 512)
         gang_launch<512>(q, a, room, shared);
     else if (a->dim == 256)
         gang_launch<256>(q, a, room, shared);
-    else if (a->dim == 128)
-        gang_launch<128>(q, a, room, shared);
     else
-        return false;
+        gang_launch<128>(q, a, room, shared);
     return true;
 }
 

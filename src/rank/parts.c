@@ -197,6 +197,23 @@ int parts_run(struct parts *p, const struct parts_order *o, struct parts_ran *ra
 
 /* ---- before the first order ------------------------------------------------------------------ */
 
+/* What the graphs that are kept may come to, while there is time to ask for fewer. */
+static void tell_room(const struct parts *p, size_t before)
+{
+    const struct rank *k = p->k;
+    size_t left = k->dev->ops->room(k->dev), took = before > left ? before - left : 0;
+    int n = captures_counts(p->graphs).held;
+    size_t rest =
+        n > 0 && k->cfg.graph_max > n ? took / (size_t)n * (size_t)(k->cfg.graph_max - n) : 0;
+
+    log_info("graphs: %d made ahead in %.1f MiB of the device's memory, up to %d are kept", n,
+             (double)took / (1 << 20), k->cfg.graph_max);
+    if (rest > left)
+        log_warn("graphs: %d more as large as these need %.1f MiB, %.1f are left: what finds no "
+                 "room will run eagerly",
+                 k->cfg.graph_max - n, (double)rest / (1 << 20), (double)left / (1 << 20));
+}
+
 int parts_warm(struct parts *p)
 {
     static const struct sampler greedy[SLOTS_MAX];
@@ -208,10 +225,12 @@ int parts_warm(struct parts *p)
     struct graph *graph[PARTS];
     enum round_mode mode;
     int32_t tok[WINDOW_MAX] = { 0 };
+    size_t room;
     int r = 0;
 
     if (!captures_on(p->graphs))
         return 0;
+    room = k->dev->ops->room(k->dev);
     for (int rows = 1; rows <= most && r == 0; rows++) {
         window_clear(k->win);
         k->win->head = true;
@@ -225,5 +244,9 @@ int parts_warm(struct parts *p)
                                          .pass = drafts ? &pass : NULL };
         r = take_graphs(p, graph, &mode);
     }
-    return r < 0 ? r : k->q->ops->wait(k->q);
+    if (r == 0)
+        r = k->q->ops->wait(k->q);
+    if (r == 0)
+        tell_room(p, room);
+    return r;
 }
