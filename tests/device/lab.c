@@ -1,7 +1,9 @@
 #include "tests/device/lab.h"
 
+#include <pthread.h>
 #include <stdarg.h>
 
+#include "src/base/clock.h"
 #include "src/base/log.h"
 
 #define POISON 0xff /* every f32 of it is a NaN, every int -1 */
@@ -337,4 +339,64 @@ void lab_run(struct trial *t)
     close_side(t, &dev, true);
     for (int i = 0; i < t->bufs; i++)
         free(t->buf[i].host);
+}
+
+/* ---- two queues of a device ------------------------------------------------------------------ */
+
+struct beside {
+    struct trial *t;
+    struct lab lab; /* with a queue of its own */
+    struct side want, got;
+    int times;
+    pthread_t thread;
+};
+
+static void *run_beside(void *arg)
+{
+    struct beside *b = arg;
+    struct device *d = b->lab.dev;
+
+    /* a queue belongs to the thread that opens it */
+    if (d->ops->queue_open(d, &b->lab.q) < 0)
+        abort();
+    for (int i = 0; i < b->times; i++) {
+        clock_sleep((int64_t)lab_below(&b->lab, 200) * NS_PER_US);
+        if (!run_device(b->t, &b->got, 0, b->t->rows, i == 0))
+            break;
+        compare_rows(b->t, &b->want, &b->got, 0, b->t->rows);
+    }
+    d->ops->queue_close(b->lab.q);
+    return NULL;
+}
+
+void lab_beside(struct trial *t, struct trial *other, int times)
+{
+    struct beside b[2] = { { .t = t, .times = times }, { .t = other, .times = times } };
+    struct lab *l = t->lab;
+
+    l->cases++;
+    for (int i = 0; i < 2; i++) {
+        open_device(b[i].t, &b[i].want);
+        b[i].got = b[i].want;
+        for (int k = 0; k < b[i].t->bufs; k++)
+            b[i].got.out[k] = malloc(b[i].t->buf[k].bytes + 64);
+        run_device(b[i].t, &b[i].want, 0, b[i].t->rows, true);
+        b[i].lab = *l;
+        b[i].lab.seed += (uint64_t)i << 20;
+        b[i].lab.failures = 0;
+        b[i].t->lab = &b[i].lab;
+    }
+    for (int i = 0; i < 2; i++)
+        if (pthread_create(&b[i].thread, NULL, run_beside, &b[i]) != 0)
+            abort();
+    for (int i = 0; i < 2; i++) {
+        pthread_join(b[i].thread, NULL);
+        l->failures += b[i].lab.failures;
+        b[i].t->lab = l;
+        close_side(b[i].t, &b[i].want, true);
+        for (int k = 0; k < b[i].t->bufs; k++) {
+            free(b[i].got.out[k]);
+            free(b[i].t->buf[k].host);
+        }
+    }
 }

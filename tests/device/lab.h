@@ -98,6 +98,10 @@ struct mat trial_mat(struct trial *t, int rows, int cols, enum dtype type, float
 
 void lab_run(struct trial *t);
 
+/* lab_beside - two cases at once, `times` times with random pauses, each on a queue of its own: both leave the bits that
+ * they leave alone. */
+void lab_beside(struct trial *t, struct trial *other, int times);
+
 /* random values */
 float lab_uniform(struct lab *l);
 int lab_below(struct lab *l, int n);

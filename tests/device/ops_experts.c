@@ -221,10 +221,31 @@ static void fill_choices(struct lab *l, const struct expert_shape *s, int32_t *i
         }
 }
 
+enum { F32, F16, BF16, FP8_32, FP8_128, FP8_F32, FP8_ONE, MXFP4, NVFP4, NVFP4_BY };
+enum { MCG_3 = 20, MUL1_1 = 26, MUL1_15, MUL1_2, MUL1_3 = 30, MUL1_4 = 32, MUL1_5 = QMATS_EXL3 };
+
+static void make_moe(struct lab *l, const struct expert_shape *s, struct trial *t)
+{
+    int inter = s->inter > s->shared ? s->inter : s->shared;
+    bool fp8 = s->type_shared == FP8_32 || s->type == FP8_128; /* weights as large as 448 */
+    int32_t *id;
+
+    trial_begin(t, l, run_moe, s, s->rows,
+                "%d of %d experts, %d x %d shared %d types %d and %d round %d, %d rows", s->k,
+                s->experts, s->dim, s->inter, s->shared, s->type, s->type_shared, s->round,
+                s->rows);
+    fill_mats(t, s);
+    trial_in(t, (size_t)(s->rows * s->dim), fp8 ? 1e-3f : 0.2f);
+    id = trial_buf(t, BUF_IN, BUF_BYTES, sizeof(*id) * (size_t)(s->rows * s->k), 0, 0);
+    fill_choices(l, s, id);
+    trial_in(t, (size_t)(s->rows * s->k), 1);
+    /* hidden values that round to another bf16 move a sum by a weight's share of 2^-8 */
+    trial_out(t, (size_t)s->dim, s->round ? 2e-2 : 2e-6 * sqrt(s->dim) * 8);
+    trial_scratch(t, sizeof(float) * (size_t)(s->rows * (s->k + 1) * 2 * inter));
+}
+
 static void moe(struct lab *l)
 {
-    enum { F32, F16, BF16, FP8_32, FP8_128, FP8_F32, FP8_ONE, MXFP4, NVFP4, NVFP4_BY };
-    enum { MCG_3 = 20, MUL1_1 = 26, MUL1_15, MUL1_2, MUL1_3 = 30, MUL1_4 = 32, MUL1_5 };
     static const struct expert_shape shapes[] = {
         { 6, 3, 256, 128, 128, BF16, BF16, ROUND_BF16, 16, 1, 1 },
         { 6, 3, 256, 128, 128, F32, F32, ROUND_NONE, 16, 3, 1 },
@@ -251,24 +272,47 @@ static void moe(struct lab *l)
 
     lab_begin(l, "moe");
     for (int i = 0; i < COUNT(shapes); i++) {
-        const struct expert_shape *s = &shapes[i];
-        int inter = s->inter > s->shared ? s->inter : s->shared;
-        bool fp8 = s->type_shared == FP8_32 || s->type == FP8_128; /* weights as large as 448 */
         struct trial t;
-        int32_t *id;
 
-        trial_begin(&t, l, run_moe, s, s->rows,
-                    "%d of %d experts, %d x %d shared %d types %d and %d round %d", s->k,
-                    s->experts, s->dim, s->inter, s->shared, s->type, s->type_shared, s->round);
-        fill_mats(&t, s);
-        trial_in(&t, (size_t)(s->rows * s->dim), fp8 ? 1e-3f : 0.2f);
-        id = trial_buf(&t, BUF_IN, BUF_BYTES, sizeof(*id) * (size_t)(s->rows * s->k), 0, 0);
-        fill_choices(l, s, id);
-        trial_in(&t, (size_t)(s->rows * s->k), 1);
-        /* hidden values that round to another bf16 move a sum by a weight's share of 2^-8 */
-        trial_out(&t, (size_t)s->dim, s->round ? 2e-2 : 2e-6 * sqrt(s->dim) * 8);
-        trial_scratch(&t, sizeof(float) * (size_t)(s->rows * (s->k + 1) * 2 * inter));
+        make_moe(l, &shapes[i], &t);
         lab_run(&t);
+    }
+    lab_end(l);
+}
+
+/* F-15: one expert gets all rows, of every class of row counts. */
+static void one_expert(struct lab *l)
+{
+    static const int counts[] = { 1, 16, 17, 144, 145, 255, 256, 257, 512 };
+
+    lab_begin(l, "F-15 experts");
+    for (int i = 0; i < COUNT(counts) && !l->quick; i++) {
+        struct expert_shape s = { 3,      1,          256,       256,       128, MUL1_3,
+                                  MUL1_5, ROUND_NONE, counts[i], counts[i], 128 };
+        struct trial t;
+
+        make_moe(l, &s, &t);
+        lab_run(&t);
+    }
+    lab_end(l);
+}
+
+/* F-27: experts of one queue beside those of another. */
+static void two_queues(struct lab *l)
+{
+    static const int rows[][2] = { { 1, 1 }, { 4, 40 }, { 16, 130 } };
+
+    lab_begin(l, "F-27 experts");
+    for (int i = 0; i < COUNT(rows); i++) {
+        struct expert_shape s[2] = {
+            { 12, 6, 512, 256, 128, MUL1_3, MUL1_5, ROUND_BF16, rows[i][0], 1, 128 },
+            { 12, 6, 512, 256, 128, MUL1_2, MUL1_4, ROUND_BF16, rows[i][1], 2, 128 }
+        };
+        struct trial t[2];
+
+        make_moe(l, &s[0], &t[0]);
+        make_moe(l, &s[1], &t[1]);
+        lab_beside(&t[0], &t[1], l->quick ? 2 : 200);
     }
     lab_end(l);
 }
@@ -309,5 +353,7 @@ void ops_experts(struct lab *l)
     route(l);
     route_gated(l);
     moe(l);
+    one_expert(l);
+    two_queues(l);
     refusals(l);
 }

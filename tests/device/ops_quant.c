@@ -31,24 +31,30 @@ static void run_product(const struct trial *t, const struct op_table *op, struct
 /* Weights of FP8 are as large as 448 here: smaller inputs keep sums near 1, as tolerances take them.
  * Every other row of the inputs is of bf16 numbers: rows that need fewer planes than their
  * neighbours must not notice. */
-static void product(struct lab *l, const struct quant_shape *s)
+static void make_product(struct lab *l, const struct quant_shape *s, struct trial *t)
 {
     size_t bytes, cols = (size_t)(s->groups * s->w.cols);
     struct quant_shape placed = *s;
-    struct trial t;
     void *blob = qmats_fill(l, &placed.w, &bytes);
     float *x;
 
-    trial_begin(&t, l, run_product, s, s->rows, "%s, %d x %d groups %d slices %d in %d round %d",
+    trial_begin(t, l, run_product, s, s->rows, "%s, %d x %d groups %d slices %d in %d round %d",
                 qmats_name(&s->w), s->w.rows, s->w.cols, s->groups, (int)s->w.q.slices, s->in,
                 s->round);
-    memcpy(trial_buf(&t, BUF_IN, BUF_BYTES, bytes, 0, 0), blob, bytes);
+    memcpy(trial_buf(t, BUF_IN, BUF_BYTES, bytes, 0, 0), blob, bytes);
     free(blob);
-    x = trial_in(&t, cols * (size_t)s->rows, s->w.dtype == DTYPE_FP8 ? 0x1p-6f : 1);
+    x = trial_in(t, cols * (size_t)s->rows, s->w.dtype == DTYPE_FP8 ? 0x1p-6f : 1);
     for (size_t r = 0; r < (size_t)s->rows; r += 2)
         for (size_t i = 0; i < cols; i++)
             x[r * cols + i] = bf16_round(x[r * cols + i]);
-    trial_out(&t, (size_t)s->w.rows, s->round ? 0x1p-7 : 2e-6 * sqrt(s->w.cols));
+    trial_out(t, (size_t)s->w.rows, s->round ? 0x1p-7 : 2e-6 * sqrt(s->w.cols));
+}
+
+static void product(struct lab *l, const struct quant_shape *s)
+{
+    struct trial t;
+
+    make_product(l, s, &t);
     lab_run(&t);
 }
 
@@ -104,6 +110,46 @@ static void large(struct lab *l)
             s.w.cols = sizes[k][1];
             product(l, &s);
         }
+    lab_end(l);
+}
+
+/* F-15: every class of row counts, on both sides of where another kernel takes over. */
+static void row_counts(struct lab *l)
+{
+    static const int counts[] = { 1, 16, 17, 64, 65, 144, 145, 255, 256, 257, 512 };
+
+    lab_begin(l, "F-15 rows");
+    for (int i = 0; i < COUNT(counts) && !l->quick; i++) {
+        struct quant_shape s = { .groups = 1, .rows = counts[i] };
+
+        if (!qmats_type(QMATS_EXL3, &s.w))
+            break;
+        s.w.rows = 256;
+        s.w.cols = 384;
+        product(l, &s);
+    }
+    lab_end(l);
+}
+
+/* F-27: queues of one device have nothing in common. */
+static void two_queues(struct lab *l)
+{
+    static const int rows[][2] = { { 1, 1 }, { 3, 70 }, { 16, 16 }, { 8, 200 }, { 100, 130 } };
+
+    lab_begin(l, "F-27 queues");
+    for (int i = 0; i < COUNT(rows); i++) {
+        struct quant_shape s[2] = { { .groups = 1, .rows = rows[i][0] },
+                                    { .groups = 1, .rows = rows[i][1] } };
+        struct trial t[2];
+
+        for (int k = 0; k < 2; k++) {
+            qmats_type(QMATS_EXL3, &s[k].w);
+            s[k].w.rows = 1280;
+            s[k].w.cols = 2048;
+            make_product(l, &s[k], &t[k]);
+        }
+        lab_beside(&t[0], &t[1], l->quick ? 2 : 200);
+    }
     lab_end(l);
 }
 
@@ -199,6 +245,8 @@ void ops_quant(struct lab *l)
 {
     matmul(l);
     large(l);
+    row_counts(l);
+    two_queues(l);
     synth(l);
     refusals(l);
 }

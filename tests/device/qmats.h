@@ -4,6 +4,8 @@
 
 #include "tests/device/lab.h"
 
+enum { QMATS_EXL3 = 33 }; /* of 5 bits, MUL1 */
+
 /* qmats_type - type number i in m's dtype and q, packed for devices; false if there is none. */
 bool qmats_type(int i, struct mat *m);
 
