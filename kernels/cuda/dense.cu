@@ -4,41 +4,83 @@
 
 #define THREADS 256
 #define NORM_WARP_COLS 512 // rows up to this long belong to one warp
+#define NORM_COLS_MAX 16384
 
-// WARPS warps a row; a lane steps through the columns. Bound by bytes.
-template <int WARPS>
-__global__ static void norm_rows(const float *x, const float *w, float *y, int rows, int cols,
-                                 float eps, enum round round)
+// Values c .. c + 3 of a row, zeros behind its end.
+__device__ static inline void four_load(const float *x, int c, int cols, bool four, float *v)
 {
-    dependency_wait();
-    __shared__ float part[WARPS];
-    int in_block = (int)blockDim.x / (WARPS * CUDA_WARP);
-    int row = (int)blockIdx.x * in_block + (int)threadIdx.x / (WARPS * CUDA_WARP);
-    int c0 = (int)threadIdx.x % (WARPS * CUDA_WARP);
-    float sum = 0, by;
+    float4 u = make_float4(0, 0, 0, 0);
 
+    if (four && c < cols)
+        u = *(const float4 *)(x + c);
+    v[0] = u.x;
+    v[1] = u.y;
+    v[2] = u.z;
+    v[3] = u.w;
+    for (int j = 0; !four && j < 4; j++)
+        v[j] = c + j < cols ? x[c + j] : 0;
+}
+
+// WARPS warps a row, a lane up to PIECES times four values; `four`: they can be read at once. Bound by bytes,
+// for a few rows by the time of its steps.
+template <int WARPS, int PIECES>
+__global__ static void norm_rows(const float *x, const float *w, float *y, int rows, int cols,
+                                 float eps, enum round round, bool four)
+{
+    __shared__ float part[WARPS];
+    constexpr int LANES = WARPS * CUDA_WARP;
+    int row = (int)(blockIdx.x * blockDim.x + threadIdx.x) / LANES;
+    int lane = (int)threadIdx.x % LANES;
+    float v[4 * PIECES], by[4 * PIECES], sum = 0;
+
+#pragma unroll
+    for (int i = 0; i < PIECES; i++)
+        four_load(w, (lane + i * LANES) * 4, cols, four, &by[4 * i]); // no kernel writes it
+    dependency_wait();
     if (row >= rows) // whole warps leave, and with WARPS > 1 a block has one row
         return;
     x += (size_t)row * (size_t)cols;
     y += (size_t)row * (size_t)cols;
-    for (int c = c0; c < cols; c += WARPS * CUDA_WARP)
-        sum = fmaf(x[c], x[c], sum);
-    sum = block_sum<WARPS>(sum, part);
-    by = 1.0f / sqrtf(sum / (float)cols + eps);
-    for (int c = c0; c < cols; c += WARPS * CUDA_WARP)
-        y[c] = rounded(x[c] * by * w[c], round);
+#pragma unroll
+    for (int i = 0; i < PIECES; i++)
+        four_load(x, (lane + i * LANES) * 4, cols, four, &v[4 * i]);
+#pragma unroll
+    for (int i = 0; i < 4 * PIECES; i++)
+        sum = fmaf(v[i], v[i], sum);
+    sum = 1.0f / sqrtf(block_sum<WARPS>(sum, part) / (float)cols + eps);
+#pragma unroll
+    for (int i = 0; i < 4 * PIECES; i++)
+        v[i] = rounded(v[i] * sum * by[i], round);
+#pragma unroll
+    for (int i = 0; i < PIECES; i++) {
+        int c = (lane + i * LANES) * 4;
+
+        if (four && c < cols)
+            *(float4 *)(y + c) = make_float4(v[4 * i], v[4 * i + 1], v[4 * i + 2], v[4 * i + 3]);
+        for (int j = 0; !four && j < 4 && c + j < cols; j++)
+            y[c + j] = v[4 * i + j];
+    }
 }
 
 extern "C" void cuda_rmsnorm(struct queue *q, const struct rmsnorm_args *a)
 {
+    bool four =
+        a->cols % 4 == 0 && (((uintptr_t)a->x | (uintptr_t)a->w | (uintptr_t)a->y) & 15) == 0;
+
     if (queue_skips(q, a->rows))
         return;
     if (a->cols <= NORM_WARP_COLS)
-        launch(q, norm_rows<1>, blocks_for((size_t)a->rows, THREADS / CUDA_WARP), THREADS, 0, a->x,
-               a->w, a->y, a->rows, a->cols, a->eps, a->round);
+        launch(q, norm_rows<1, NORM_WARP_COLS / CUDA_WARP / 4>,
+               blocks_for((size_t)a->rows, THREADS / CUDA_WARP), THREADS, 0, a->x, a->w, a->y,
+               a->rows, a->cols, a->eps, a->round, four);
+    else if (a->cols <= 2 * THREADS * 4)
+        launch(q, norm_rows<8, 2>, a->rows, THREADS, 0, a->x, a->w, a->y, a->rows, a->cols, a->eps,
+               a->round, four);
+    else if (a->cols <= NORM_COLS_MAX)
+        launch(q, norm_rows<8, NORM_COLS_MAX / THREADS / 4>, a->rows, THREADS, 0, a->x, a->w, a->y,
+               a->rows, a->cols, a->eps, a->round, four);
     else
-        launch(q, norm_rows<8>, a->rows, 8 * CUDA_WARP, 0, a->x, a->w, a->y, a->rows, a->cols,
-               a->eps, a->round);
+        queue_fail(q, -EINVAL, "rmsnorm: rows of %d, want at most %d", a->cols, NORM_COLS_MAX);
     queue_note(q, "rmsnorm");
 }
 
