@@ -245,10 +245,14 @@ struct row_put_args {
     int rows, ratio, ldx, col0, width;
 };
 
-/* row_keep - rmsnorm by w, rope with ROPE_ADJACENT, then row_put, of rows of x.
- * shapes   x [rows][view.cols], freq [dims / 2]; w NULL: no norm
- * note     x is scratch afterwards; ratio as in rope and row_put          tol as rmsnorm, one code */
-struct row_keep_args {
+/* row_keeps - of n arrays of rows, each: rmsnorm by w, rope with ROPE_ADJACENT, then row_put. In any order or
+ * side by side.
+ * shapes   x [rows][view.cols], freq [dims / 2]; w NULL: no norm; rows are those of of[0] in all
+ * note     x is scratch afterwards; ratio as in rope and row_put. view.base NULL: nothing is stored or
+ *          turned, x is normed in place          tol as rmsnorm, one code */
+#define ROW_KEEPS_MAX 3
+
+struct row_keep {
     float *x;
     const float *w, *freq;
     struct state_view view;
@@ -256,6 +260,11 @@ struct row_keep_args {
     int rows, dims, ratio;
     float eps;
     enum round round;
+};
+
+struct row_keeps_args {
+    struct row_keep of[ROW_KEEPS_MAX];
+    int n;
 };
 
 /* row_get - y[r] = row (pos + offset) of the row's slot; zeros if there is no such row yet.
@@ -722,7 +731,7 @@ struct synth_args {
     OP(rope)                                                                                       \
     OP(requant)                                                                                    \
     OP(row_put)                                                                                    \
-    OP(row_keep)                                                                                   \
+    OP(row_keeps)                                                                                  \
     OP(row_get)                                                                                    \
     OP(pool)                                                                                       \
     OP(hc_mix)                                                                                     \

@@ -66,7 +66,7 @@ void ref_row_put(struct queue *q, const struct row_put_args *a)
     }
 }
 
-void ref_row_keep(struct queue *q, const struct row_keep_args *a)
+static void row_keep(struct queue *q, const struct row_keep *a)
 {
     if (a->w)
         ref_rmsnorm(q, &(struct rmsnorm_args){ .x = a->x,
@@ -76,6 +76,8 @@ void ref_row_keep(struct queue *q, const struct row_keep_args *a)
                                                .cols = a->view.cols,
                                                .eps = a->eps,
                                                .round = a->round });
+    if (!a->view.base)
+        return;
     ref_rope(q, &(struct rope_args){ .x = a->x,
                                      .freq = a->freq,
                                      .info = a->info,
@@ -88,6 +90,12 @@ void ref_row_keep(struct queue *q, const struct row_keep_args *a)
     ref_row_put(
         q, &(struct row_put_args){
                .x = a->x, .view = a->view, .info = a->info, .rows = a->rows, .ratio = a->ratio });
+}
+
+void ref_row_keeps(struct queue *q, const struct row_keeps_args *a)
+{
+    for (int i = 0; i < a->n; i++)
+        row_keep(q, &a->of[i]);
 }
 
 /* Channels c0 .. c0 + n - 1 of the group that ends at row r. */

@@ -4,6 +4,7 @@
 #include "src/model/exec.h"
 #include "src/transport/comm.h"
 
+#include <assert.h>
 #include <math.h>
 
 /* What the released code multiplies in FP8 or FP4: its inputs are codes too, where the run says so. */
@@ -43,20 +44,31 @@ static void rotate(struct exec *x, const struct v41_arch *a, const struct v41_la
 }
 
 /* Rows y on their way into a state: normed by w, or as they are, turned and stored. */
-static void keep(struct exec *x, const struct v41_arch *a, const struct v41_layer *l,
-                 const struct slot_pool *p, const struct v41_rows *r, int state, int ratio,
-                 const float *w, float *y)
+static void keep(const struct exec *x, struct row_keeps_args *list, const struct v41_arch *a,
+                 const struct v41_layer *l, const struct slot_pool *p, const struct v41_rows *r,
+                 int state, int ratio, const float *w, float *y)
 {
-    x->op->row_keep(x->q, &(struct row_keep_args){ .x = y,
-                                                   .w = w,
-                                                   .freq = l->freq,
-                                                   .view = p->view[state],
-                                                   .info = r->info,
-                                                   .rows = r->rows,
-                                                   .dims = a->rope_dims,
-                                                   .ratio = ratio,
-                                                   .eps = a->eps,
-                                                   .round = x->round });
+    assert(list->n < ROW_KEEPS_MAX);
+    list->of[list->n++] = (struct row_keep){ .x = y,
+                                             .w = w,
+                                             .freq = l->freq,
+                                             .view = p->view[state],
+                                             .info = r->info,
+                                             .rows = r->rows,
+                                             .dims = a->rope_dims,
+                                             .ratio = ratio,
+                                             .eps = a->eps,
+                                             .round = x->round };
+}
+
+/* Rows y that are normed beside such. */
+static void norm_beside(const struct exec *x, struct row_keeps_args *list, const struct v41_arch *a,
+                        const float *w, float *y, int rows, int cols)
+{
+    assert(list->n < ROW_KEEPS_MAX);
+    list->of[list->n++] = (struct row_keep){
+        .x = y, .w = w, .view.cols = cols, .rows = rows, .eps = a->eps, .round = x->round
+    };
 }
 
 static void put(struct exec *x, const struct slot_pool *p, const struct v41_rows *r, int state,
@@ -81,7 +93,10 @@ float *v41_window_product(const struct v41_layer *l, struct exec *x, struct matm
 void v41_window_rows(const struct v41_arch *a, const struct v41_layer *l, struct exec *x,
                      const struct slot_pool *p, const struct v41_rows *r, float *kv)
 {
-    keep(x, a, l, p, r, l->win, 1, l->kv_norm, kv);
+    struct row_keeps_args list = { .n = 0 };
+
+    keep(x, &list, a, l, p, r, l->win, 1, l->kv_norm, kv);
+    x->op->row_keeps(x->q, &list);
 }
 
 /* What a layer's attention makes of its normed rows, all at once, and then of qr. */
@@ -118,11 +133,12 @@ static void products_of_queries(const struct v41_layer *l, struct exec *x, int r
 }
 
 /* Compressed rows and index keys of the groups that end in these rows. Both come from the latent before
- * it is rotated. */
+ * it is rotated; where no rows are pooled it has been normed. */
 static void compress(const struct v41_arch *a, const struct v41_layer *l, struct exec *x,
                      const struct slot_pool *p, const struct v41_rows *r, const struct v41_made *m)
 {
     struct matmuls_args list = { .n = 0 };
+    struct row_keeps_args kept = { .n = 0 };
     float *lat = m->lat, *key;
 
     if (l->ratio > 1) {
@@ -136,12 +152,13 @@ static void compress(const struct v41_arch *a, const struct v41_layer *l, struct
                                                .cols = a->head_dim,
                                                .ratio = l->ratio,
                                                .round = x->round });
+        norm(x, a, l->c_norm, lat, r->rows, a->head_dim);
     }
-    norm(x, a, l->c_norm, lat, r->rows, a->head_dim);
     key = plain(x, &list, &l->i_wk, lat, r->rows, x->round);
     x->op->matmuls(x->q, &list);
-    keep(x, a, l, p, r, l->keys, l->ratio, l->i_k_norm, key);
-    keep(x, a, l, p, r, l->comp, l->ratio, NULL, lat);
+    keep(x, &kept, a, l, p, r, l->keys, l->ratio, l->i_k_norm, key);
+    keep(x, &kept, a, l, p, r, l->comp, l->ratio, NULL, lat);
+    x->op->row_keeps(x->q, &kept);
 }
 
 /* The entries that this layer and the Reuse layers behind it attend to. */
@@ -184,13 +201,17 @@ static void attention(const struct v41_arch *a, const struct v41_layer *l,
                       const struct v41_rows *r, struct v41_pass *s, const float *n, float *y)
 {
     int topk = l->ratio ? a->index_topk : 0;
+    struct row_keeps_args kept = { .n = 0 };
     struct v41_made m = { 0 };
     float *o, *z, *scratch;
 
     products_of_rows(l, x, n, r->rows, &m);
-    norm(x, a, l->q_norm, m.qr, r->rows, a->q_rank);
+    norm_beside(x, &kept, a, l->q_norm, m.qr, r->rows, a->q_rank);
+    keep(x, &kept, a, l, p, r, l->win, 1, l->kv_norm, m.kv);
+    if (l->kv_owner && l->ratio == 1)
+        norm_beside(x, &kept, a, l->c_norm, m.lat, r->rows, a->head_dim);
+    x->op->row_keeps(x->q, &kept);
     products_of_queries(l, x, r->rows, &m);
-    v41_window_rows(a, l, x, p, r, m.kv);
     if (l->kv_owner)
         compress(a, l, x, p, r, &m);
     if (l->index_owner)

@@ -84,6 +84,8 @@ static void run_put(const struct trial *t, const struct op_table *op, struct que
                                            .width = s->width });
 }
 
+#define BESIDE 1280 /* values of a row that is normed beside */
+
 struct kept {
     struct store s;
     int dims;
@@ -95,21 +97,28 @@ static void run_keep(const struct trial *t, const struct op_table *op, struct qu
                      void *const *b, int row, int rows)
 {
     const struct kept *k = t->shape;
+    struct row_keep stored = { .x = (float *)b[0] + (size_t)row * (size_t)k->s.cols,
+                               .w = k->normed ? b[3] : NULL,
+                               .freq = b[4],
+                               .view = view_of(&k->s, b[2]),
+                               .info = (struct row_info *)b[1] + row,
+                               .rows = rows,
+                               .dims = k->dims,
+                               .ratio = k->s.ratio,
+                               .eps = 1e-20f,
+                               .round = k->round };
+    struct row_keep beside = { .x = (float *)b[5] + (size_t)row * BESIDE,
+                               .w = b[6],
+                               .view.cols = BESIDE,
+                               .rows = rows,
+                               .eps = 1e-6f,
+                               .round = k->round };
 
-    op->row_keep(q, &(struct row_keep_args){ .x = (float *)b[0] + (size_t)row * (size_t)k->s.cols,
-                                             .w = k->normed ? b[3] : NULL,
-                                             .freq = b[4],
-                                             .view = view_of(&k->s, b[2]),
-                                             .info = (struct row_info *)b[1] + row,
-                                             .rows = rows,
-                                             .dims = k->dims,
-                                             .ratio = k->s.ratio,
-                                             .eps = 1e-20f,
-                                             .round = k->round });
+    op->row_keeps(q, &(struct row_keeps_args){ .of = { beside, stored }, .n = 2 });
 }
 
 /* Not normed, and normed with a single value in a row, so that the sum has one term: bit for bit. */
-static void row_keep(struct lab *l)
+static void row_keeps(struct lab *l)
 {
     static const struct kept shapes[] = {
         { { CODEC_QW, 512, 40, 1, 0, 0, 0, 2 }, 64, false, ROUND_BF16 },
@@ -119,7 +128,7 @@ static void row_keep(struct lab *l)
         { { CODEC_F32, 1024, 40, 0, 0, 0, 0, 1 }, 1024, false, ROUND_NONE },
     };
 
-    lab_begin(l, "row_keep");
+    lab_begin(l, "row_keeps");
     for (int i = 0; i < COUNT(shapes); i++) {
         const struct kept *k = &shapes[i];
         const struct store *s = &k->s;
@@ -140,6 +149,8 @@ static void row_keep(struct lab *l)
         trial_buf(&t, BUF_INOUT, BUF_BYTES, slot * (size_t)s->slots, 0, 0);
         trial_in(&t, (size_t)s->cols, 1);
         trial_in(&t, (size_t)k->dims / 2, 0.1f);
+        trial_inout(&t, BESIDE, 1, k->round == ROUND_BF16 ? 8e-3 : 3e-6);
+        trial_in(&t, BESIDE, 1);
         t.alone = false; /* the state holds what all rows stored */
         lab_run(&t);
     }
@@ -228,6 +239,6 @@ void ops_state(struct lab *l)
 {
     requant(l);
     row_put(l);
-    row_keep(l);
+    row_keeps(l);
     pool(l);
 }
