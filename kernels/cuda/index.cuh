@@ -4,8 +4,6 @@
 
 #include "kernels/cuda/order.cuh"
 
-#define INDEX_TOPK 1024 // that select_by_units lists, at most
-
 // The entries that compete in a row, ascending: all of 0 .. n - 1, or those of the candidate
 // blocks.
 struct field {
@@ -51,5 +49,7 @@ __device__ static inline bool is_scored(const struct select_args &a, const struc
 // select_by_units - index.cu: scores and sel of rows row0 .. row0 + rows - 1, at most CUDA_WORKERS, where
 // keys and queries are values of QI; false: it cannot.
 bool select_by_units(struct queue *q, const struct select_args *a, int row0, int rows);
+
+cudaError_t index_limits(int shared_max);
 
 #endif

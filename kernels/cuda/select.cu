@@ -131,7 +131,9 @@ __global__ static void pick_entries(struct select_args a, int row0, bool sel_too
 
 extern "C" cudaError_t cuda_select_limits(int shared_max)
 {
-    return shared_room(score_entries, shared_max);
+    cudaError_t e = index_limits(shared_max);
+
+    return e != cudaSuccess ? e : shared_room(score_entries, shared_max);
 }
 
 extern "C" void cuda_select(struct queue *q, const struct select_args *a)
