@@ -2,9 +2,9 @@
 //
 // Values of quantised rows are bf16 numbers, so products with them are exact once the other side is
 // taken apart into bf16 planes. A gang of blocks (a cluster) has a row and TALL heads; each block
-// decodes its share of the keys once and keeps it for both products. Blocks meet three times: for the
-// largest logit, for the sums, and before they leave. How keys are dealt out depends on the number of
-// keys of the row alone, and shares are added in order.
+// decodes its share of the keys once and keeps it for both products. Blocks meet twice: for the largest
+// logit, and for the sums, of which each block gets those of its share of the dimensions sent. How keys are
+// dealt out depends on the number of keys of the row alone, and shares are added in order.
 #include <cooperative_groups.h>
 #include <utility>
 
@@ -16,25 +16,26 @@ extern "C" {
 #include "src/base/log.h"
 }
 
-#define WARPS 8
+#define WARPS 16 // a head each between the products
 #define THREADS (WARPS * CUDA_WARP)
 #define GANG 8        // blocks that share out the keys of a row
 #define TALL 16       // heads: rows of an instruction
 #define GANG_KEYS 128 // of a block, at most
-#define GANG_TILES 4  // of 8 keys a warp has logits of, at most
+#define GANG_TILES 2  // of 8 keys a warp has logits of, at most
 #define GANG_AHEAD 5  // pieces of 16 values a thread has on their way
 #define SEL_AHEAD 2   // of a thread's selected rows on their way
 #define PAD 8         // values behind a row in shared memory, so that neighbours lie in other banks
 #define PAIRS_MAX 32  // that turn by position
-#define SHARED_STATIC 1408 // more than the kernel declares beside its dynamic memory
+#define SHARED_STATIC 1536 // more than the kernel declares beside its dynamic memory
 
-// Keys of a block as bf16; the block's sums lie in the same place afterwards.
+// Keys of a block as bf16; what all blocks send lies in the same place afterwards: sums of every block's
+// keys over this one's dimensions.
 __host__ __device__ static size_t key_bytes(int dim, int keys)
 {
     size_t key = (size_t)keys * (size_t)(dim + PAD) * sizeof(uint16_t);
-    size_t out = (size_t)TALL * (size_t)(dim + PAD) * sizeof(float);
+    size_t share = (size_t)GANG * TALL * (size_t)(dim / GANG + PAD) * sizeof(float);
 
-    return key > out ? key : out;
+    return key > share ? key : share;
 }
 
 // 16 values of a stored row as bf16; `raw` holds their codes, `scale` their scale's byte.
@@ -74,11 +75,17 @@ __device__ static inline void put_codes(enum codec codec, const uint32_t (&raw)[
     ((uint4 *)to)[1] = make_uint4(out[4], out[5], out[6], out[7]);
 }
 
-// The heads as bf16; the two halves of their logits lie in the same place afterwards.
+// The two halves of logits; behind them lie exponentials as bf16.
+__host__ __device__ static size_t logit_bytes(int keys)
+{
+    return 2 * sizeof(float) * TALL * (size_t)(keys + PAD);
+}
+
+// The heads as bf16; logits and exponentials lie in the same place afterwards.
 __host__ __device__ static size_t head_bytes(int dim, int keys)
 {
     size_t head = (size_t)TALL * (size_t)(dim + PAD) * sizeof(uint16_t);
-    size_t logit = 2 * sizeof(float) * TALL * (size_t)(keys + PAD);
+    size_t logit = logit_bytes(keys) + sizeof(uint16_t) * TALL * (size_t)(keys + PAD);
 
     return head > logit ? head : logit;
 }
@@ -105,66 +112,75 @@ __device__ static inline void rows_find(const struct attend_args &a, const struc
         at[t] = j >= w.n ? -1 : j < w.win ? (w.lo + j) % a.win.cap : w.sel[j - w.win] % a.more.cap;
 }
 
-// Those keys as bf16, zeros behind the end; the first `win` of them are rows of the window. A warp
-// a key, or several where rows are short.
+// Pieces i0, i0 + THREADS, .. of those keys on their way: 16 values, zeros behind the end.
+struct gang_pieces {
+    uint32_t raw[GANG_AHEAD][4];
+    uint8_t scale[GANG_AHEAD];
+};
+
+// The first `win` keys are rows of the window.
 template <int DIM>
-__device__ static void gang_load(const struct attend_args &a, int slot, const int32_t *row_at,
-                                 int win, int keys, uint16_t *key)
+__device__ static inline void pieces_fetch(const struct attend_args &a, int slot,
+                                           const int32_t *row_at, int win, int keys, int i0,
+                                           struct gang_pieces *p)
 {
     const unsigned char *near = a.win.base + (size_t)slot * a.win.slot_stride;
     const unsigned char *far = a.more.base + (size_t)slot * a.more.slot_stride;
+    constexpr int PIECES = DIM / 16;
+
+#pragma unroll
+    for (int i = 0; i < GANG_AHEAD; i++) {
+        int at = i0 + i * THREADS, j = at / PIECES, c = at % PIECES * 16;
+        int at_row = at < keys * PIECES ? row_at[j] : -1;
+        const unsigned char *row;
+
+        p->raw[i][0] = p->raw[i][1] = p->raw[i][2] = p->raw[i][3] = 0;
+        p->scale[i] = 0;
+        if (at_row < 0)
+            continue;
+        if (j < win) {
+            row = near + (size_t)at_row * a.win.row_bytes;
+            p->scale[i] = row[DIM + c / 32];
+            if (DIM % 512 == 0) {
+                uint4 u = *(const uint4 *)(row + c);
+
+                p->raw[i][0] = u.x;
+                p->raw[i][1] = u.y;
+                p->raw[i][2] = u.z;
+                p->raw[i][3] = u.w;
+            } else {
+#pragma unroll
+                for (int k = 0; k < 4; k++)
+                    p->raw[i][k] = ((const uint32_t *)(row + c))[k];
+            }
+        } else {
+            row = far + (size_t)at_row * a.more.row_bytes;
+            p->scale[i] = row[DIM / 2 + c / 16];
+            p->raw[i][0] = ((const uint32_t *)(row + c / 2))[0];
+            p->raw[i][1] = ((const uint32_t *)(row + c / 2))[1];
+        }
+    }
+}
+
+template <int DIM>
+__device__ static inline void pieces_put(const struct gang_pieces &p, int win, int keys, int i0,
+                                         uint16_t *key)
+{
     constexpr int PIECES = DIM / 16, LD = DIM + PAD;
 
-    for (int i0 = (int)threadIdx.x; i0 < keys * PIECES; i0 += GANG_AHEAD * THREADS) {
-        uint32_t raw[GANG_AHEAD][4];
-        uint8_t scale[GANG_AHEAD];
-
 #pragma unroll
-        for (int i = 0; i < GANG_AHEAD; i++) {
-            int at = i0 + i * THREADS, j = at / PIECES, c = at % PIECES * 16;
-            int at_row = at < keys * PIECES ? row_at[j] : -1;
-            const unsigned char *row;
+    for (int i = 0; i < GANG_AHEAD; i++) {
+        int at = i0 + i * THREADS, j = at / PIECES;
 
-            raw[i][0] = raw[i][1] = raw[i][2] = raw[i][3] = 0;
-            scale[i] = 0;
-            if (at_row < 0)
-                continue;
-            if (j < win) {
-                row = near + (size_t)at_row * a.win.row_bytes;
-                scale[i] = row[DIM + c / 32];
-                if (DIM % 512 == 0) {
-                    uint4 u = *(const uint4 *)(row + c);
-
-                    raw[i][0] = u.x;
-                    raw[i][1] = u.y;
-                    raw[i][2] = u.z;
-                    raw[i][3] = u.w;
-                } else {
-#pragma unroll
-                    for (int k = 0; k < 4; k++)
-                        raw[i][k] = ((const uint32_t *)(row + c))[k];
-                }
-            } else {
-                row = far + (size_t)at_row * a.more.row_bytes;
-                scale[i] = row[DIM / 2 + c / 16];
-                raw[i][0] = ((const uint32_t *)(row + c / 2))[0];
-                raw[i][1] = ((const uint32_t *)(row + c / 2))[1];
-            }
-        }
-#pragma unroll
-        for (int i = 0; i < GANG_AHEAD; i++) {
-            int at = i0 + i * THREADS, j = at / PIECES;
-
-            if (at < keys * PIECES)
-                put_codes(j < win ? CODEC_QW : CODEC_QC, raw[i], scale[i],
-                          key + j * LD + at % PIECES * 16);
-        }
+        if (at < keys * PIECES)
+            put_codes(j < win ? CODEC_QW : CODEC_QC, p.raw[i], p.scale[i],
+                      key + j * LD + at % PIECES * 16);
     }
 }
 
 // The heads' values of a thread, on their way while keys are looked for.
 template <int DIM> struct gang_heads {
-    float4 v[DIM / 64];
+    float4 v[TALL * DIM / 4 / THREADS];
 };
 
 template <int DIM>
@@ -172,7 +188,7 @@ __device__ static inline struct gang_heads<DIM> heads_fetch(const float *q, int 
     struct gang_heads<DIM> g;
 
 #pragma unroll
-    for (int i = 0; i < DIM / 64; i++) {
+    for (int i = 0; i < TALL * DIM / 4 / THREADS; i++) {
         int at = (int)threadIdx.x + i * THREADS;
 
         g.v[i] = at / (DIM / 4) < heads ? ((const float4 *)q)[at] : make_float4(0, 0, 0, 0);
@@ -180,30 +196,43 @@ __device__ static inline struct gang_heads<DIM> heads_fetch(const float *q, int 
     return g;
 }
 
-// Turned and as bf16 to [TALL][DIM + PAD]; true if something of a value is left out.
-template <int DIM>
-__device__ static inline bool heads_put(const struct gang_heads<DIM> &g,
-                                        const struct gang_turn &turn, enum round round,
-                                        uint16_t *to)
+// Two values as bf16, x in the low half; what is left out is in `rest`.
+__device__ static inline uint32_t
+pair_cut(float x, float y, uint32_t &rest)
 {
-    bool more = false;
+    rest |= (f32_bits(x) | f32_bits(y)) & 0xffffu;
+    return __byte_perm(f32_bits(x), f32_bits(y), 0x7632);
+}
 
+// As bf16 to [TALL][DIM + PAD].
+template <int DIM>
+__device__ static inline void heads_put(const struct gang_heads<DIM> &g, uint16_t *to,
+                                        uint32_t &rest)
+{
 #pragma unroll
-    for (int i = 0; i < DIM / 64; i++) {
-        int at = (int)threadIdx.x + i * THREADS, c = at % (DIM / 4) * 4;
-        float2 x = make_float2(g.v[i].x, g.v[i].y), y = make_float2(g.v[i].z, g.v[i].w);
-        uint2 u;
+    for (int i = 0; i < TALL * DIM / 4 / THREADS; i++) {
+        int at = (int)threadIdx.x + i * THREADS;
 
-        if (c >= turn.begin) {
-            x = turned(x, turn.pair[(c - turn.begin) / 2], round);
-            y = turned(y, turn.pair[(c - turn.begin) / 2 + 1], round);
-        }
-        u.x = plane_of(x.x, x.y);
-        u.y = plane_of(y.x, y.y);
-        more |= x.x != 0 || x.y != 0 || y.x != 0 || y.y != 0;
-        *(uint2 *)(to + at / (DIM / 4) * (DIM + PAD) + c) = u;
+        *(uint2 *)(to + at / (DIM / 4) * (DIM + PAD) + at % (DIM / 4) * 4) =
+            make_uint2(pair_cut(g.v[i].x, g.v[i].y, rest), pair_cut(g.v[i].z, g.v[i].w, rest));
     }
-    return more;
+}
+
+// Those that turn, a thread a pair.
+template <int DIM>
+__device__ static inline void heads_turn(const struct gang_turn &turn, enum round round,
+                                         uint16_t *head, uint32_t &rest)
+{
+    int h = (int)threadIdx.x / PAIRS_MAX, i = (int)threadIdx.x % PAIRS_MAX;
+    uint32_t *at = (uint32_t *)(head + h * (DIM + PAD) + turn.begin) + i;
+    float2 v;
+
+    static_assert(THREADS == TALL * PAIRS_MAX, "a thread a pair");
+    if (turn.begin + 2 * i >= DIM)
+        return;
+    v = turned(make_float2(f32_from_bits(*at << 16), f32_from_bits(*at & 0xffff0000u)),
+               turn.pair[i], round);
+    *at = pair_cut(v.x, v.y, rest);
 }
 
 // The left operand of columns k .. k + 15, from the heads' bf16 values.
@@ -234,7 +263,45 @@ heads_planes(const float *q, int heads, const struct gang_turn &turn, enum round
     return planes_of(v);
 }
 
-// Logits of `keys` keys, of two halves of the dimensions: a warp a half and every fourth 8 keys. They go
+// Of a warp, two sums of each tile; a lane has two columns of two rows.
+struct gang_sums {
+    float top[2][GANG_TILES][4], rest[GANG_TILES][4];
+};
+
+// The same for heads that are no bf16 numbers.
+template <int DIM>
+__device__ __noinline__ static void
+logits_of_planes(const float *q, int heads, const struct gang_turn &turn, enum round round,
+                 const uint16_t *key, int keys, struct gang_sums *sums)
+{
+    int lane = (int)threadIdx.x % CUDA_WARP, warp = (int)threadIdx.x / CUDA_WARP;
+    int half = warp % 2, tile0 = warp / 2, tiles = keys / 8;
+    struct gang_sums m = {};
+
+#pragma unroll 1
+    for (int k = half * (DIM / 2); k < (half + 1) * (DIM / 2); k += 16) {
+        const struct planes p = heads_planes<DIM>(q, heads, turn, round, k);
+
+#pragma unroll
+        for (int t = 0; t < GANG_TILES; t++) {
+            int tile = tile0 + WARPS / 2 * t;
+            uint32_t b[4];
+
+            if (tile >= tiles)
+                break;
+            matrices_load(b,
+                          key + (tile * 8 + lane % 8) * (DIM + PAD) + k / 32 * 32 + lane / 8 * 8);
+            b[0] = k % 32 ? b[2] : b[0];
+            b[1] = k % 32 ? b[3] : b[1];
+            multiply(m.top[0][t], p.top, b[0], b[1]);
+            multiply(m.rest[t], p.low, b[0], b[1]);
+            multiply(m.rest[t], p.mid, b[0], b[1]);
+        }
+    }
+    *sums = m;
+}
+
+// Logits of `keys` keys, of two halves of the dimensions: a warp a half and every eighth 8 keys. They go
 // where the heads lay. `more`: the heads are no bf16 numbers.
 template <int DIM>
 __device__ static void gang_logits(const float *q, int heads, const struct gang_turn &turn,
@@ -244,58 +311,78 @@ __device__ static void gang_logits(const float *q, int heads, const struct gang_
     constexpr int LD = DIM + PAD;
     int lane = (int)threadIdx.x % CUDA_WARP, warp = (int)threadIdx.x / CUDA_WARP;
     int half = warp % 2, tile0 = warp / 2, tiles = keys / 8;
-    float top[GANG_TILES][4] = {}, rest[GANG_TILES][4] = {}, *to;
+    struct gang_sums m = {};
 
 #pragma unroll 2
-    for (int k = half * (DIM / 2); k < (half + 1) * (DIM / 2); k += 32) {
-        struct planes p[2];
+    for (int k = half * (DIM / 2); !more && k < (half + 1) * (DIM / 2); k += 32) {
+        uint32_t left[2][4];
 
-        if (more) {
-            p[0] = heads_planes<DIM>(q, heads, turn, round, k);
-            p[1] = heads_planes<DIM>(q, heads, turn, round, k + 16);
-        } else {
-            heads_load<DIM>(p[0].top, head, k);
-            heads_load<DIM>(p[1].top, head, k + 16);
-        }
+        heads_load<DIM>(left[0], head, k);
+        heads_load<DIM>(left[1], head, k + 16);
 #pragma unroll
         for (int t = 0; t < GANG_TILES; t++) {
+            int tile = tile0 + WARPS / 2 * t;
             uint32_t b[4];
 
-            if (tile0 + 4 * t >= tiles)
+            if (tile >= tiles)
                 break;
-            matrices_load(b, key + ((tile0 + 4 * t) * 8 + lane % 8) * LD + k + lane / 8 * 8);
-#pragma unroll
-            for (int s = 0; s < 2; s++) {
-                multiply(top[t], p[s].top, b[2 * s], b[2 * s + 1]);
-                if (more && p[s].more) {
-                    multiply(rest[t], p[s].low, b[2 * s], b[2 * s + 1]);
-                    multiply(rest[t], p[s].mid, b[2 * s], b[2 * s + 1]);
-                }
-            }
+            matrices_load(b, key + (tile * 8 + lane % 8) * LD + k + lane / 8 * 8);
+            multiply(m.top[0][t], left[0], b[0], b[1]);
+            multiply(m.top[1][t], left[1], b[2], b[3]);
         }
+    }
+    if (more) {
+        struct gang_sums s;
+
+        logits_of_planes<DIM>(q, heads, turn, round, key, keys, &s);
+        m = s;
     }
     __syncthreads(); // the heads have been used
 #pragma unroll
     for (int t = 0; t < GANG_TILES; t++) {
-        to = logit + (half * TALL + lane / 4) * (keys + PAD) + (tile0 + 4 * t) * 8 + lane % 4 * 2;
-        if (tile0 + 4 * t >= tiles)
+        int tile = tile0 + WARPS / 2 * t;
+        float *to = logit + (half * TALL + lane / 4) * (keys + PAD) + tile * 8 + lane % 4 * 2;
+
+        if (tile >= tiles)
             break;
-        to[0] = top[t][0] + rest[t][0];
-        to[1] = top[t][1] + rest[t][1];
-        to[8 * (keys + PAD)] = top[t][2] + rest[t][2];
-        to[8 * (keys + PAD) + 1] = top[t][3] + rest[t][3];
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            m.rest[t][i] += m.top[0][t][i] + m.top[1][t][i];
+        *(float2 *)to = make_float2(m.rest[t][0], m.rest[t][1]);
+        *(float2 *)(to + 8 * (keys + PAD)) = make_float2(m.rest[t][2], m.rest[t][3]);
     }
 }
 
-// Values: a warp DIM / 8 columns. The sums go where the keys lay.
-template <int DIM> __device__ static void gang_values(const float *prob, uint16_t *key, int keys)
+// Values: a warp COLS columns, whose sums go to the block that has them; `weight` are the exponentials as
+// bf16, NULL: they are no such numbers.
+template <int DIM>
+__device__ static void gang_values(const uint16_t *weight, const float *prob, const uint16_t *key,
+                                   int keys, float *share)
 {
-    constexpr int LD = DIM + PAD, TILES = DIM / 8 / WARPS;
+    constexpr int LD = DIM + PAD, COLS = DIM / WARPS < 16 ? 16 : DIM / WARPS, TILES = COLS / 8;
+    constexpr int WIDE = DIM / GANG + PAD;
+    cooperative_groups::cluster_group gang = cooperative_groups::this_cluster();
     int lane = (int)threadIdx.x % CUDA_WARP, warp = (int)threadIdx.x / CUDA_WARP;
-    int r = lane / 4, c = lane % 4 * 2, n0 = warp * (DIM / WARPS);
-    float acc[TILES][4] = {}, *out = (float *)key;
+    int r = lane / 4, c = lane % 4 * 2, n0 = warp * COLS, odd = lane % 2;
+    float acc[TILES][4] = {}, *to;
 
-    for (int k = 0; k < keys; k += 16) {
+#pragma unroll 1
+    for (int k = n0 < DIM && weight ? 0 : keys; k < keys; k += 16) {
+        uint32_t left[4];
+
+        matrices_load(left, weight + lane % 16 * (keys + PAD) + k + lane / 16 * 8);
+#pragma unroll
+        for (int t = 0; t < TILES; t += 2) {
+            uint32_t b[4];
+
+            matrices_load_turned(b, key + (k + lane / 8 % 2 * 8 + lane % 8) * LD + n0 + t * 8 +
+                                        lane / 16 * 8);
+            multiply(acc[t], left, b[0], b[1]);
+            multiply(acc[t + 1], left, b[2], b[3]);
+        }
+    }
+#pragma unroll 1
+    for (int k = n0 < DIM && !weight ? 0 : keys; k < keys; k += 16) {
         struct planes p;
         float2 v[4];
 
@@ -319,20 +406,21 @@ template <int DIM> __device__ static void gang_values(const float *prob, uint16_
             }
         }
     }
-    __syncthreads(); // the keys have been used
+    gang.sync(); // everybody's keys have been used
+    if (n0 >= DIM)
+        return;
+    // of two lanes the one has four columns of row r, the other of row r + 8
+    to = gang.map_shared_rank(share, n0 / (DIM / GANG)) +
+         ((int)gang.block_rank() * TALL + r + odd * 8) * WIDE + n0 % (DIM / GANG) +
+         lane % 4 / 2 * 4;
 #pragma unroll
-    for (int t = 0; t < TILES; t++)
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-            out[(r + i / 2 * 8) * LD + n0 + t * 8 + c + i % 2] = acc[t][i];
-}
+    for (int t = 0; t < TILES; t++) {
+        float x = __shfl_xor_sync(FULL_MASK, odd ? acc[t][0] : acc[t][2], 1);
+        float y = __shfl_xor_sync(FULL_MASK, odd ? acc[t][1] : acc[t][3], 1);
 
-__device__ static inline void turn_back(float4 &v, const float2 *pair, enum round round)
-{
-    float2 x = turned(make_float2(v.x, v.y), make_float2(pair[0].x, -pair[0].y), round);
-    float2 y = turned(make_float2(v.z, v.w), make_float2(pair[1].x, -pair[1].y), round);
-
-    v = make_float4(x.x, x.y, y.x, y.y);
+        *(float4 *)(to + t * 8) =
+            odd ? make_float4(x, y, acc[t][2], acc[t][3]) : make_float4(acc[t][0], acc[t][1], x, y);
+    }
 }
 
 // A gang a row and TALL heads. Bound by the time of its steps, not by bytes or products.
@@ -345,26 +433,28 @@ __global__ static void __launch_bounds__(THREADS, 2) attend_gang(struct attend_a
     __shared__ struct gang_turn turn;
     cooperative_groups::cluster_group gang = cooperative_groups::this_cluster();
     auto here = gang.barrier_arrive(); // memory of a block that has not begun is nobody's
+    constexpr int MINE = DIM / GANG, WIDE = MINE + PAD; // dimensions that a block finishes
     int rank = (int)blockIdx.x, h0 = (int)blockIdx.y * TALL, row = (int)blockIdx.z;
-    int t = (int)threadIdx.x, lane = t % CUDA_WARP, warp = t / CUDA_WARP;
-    int heads = a.heads - h0 < TALL ? a.heads - h0 : TALL, share, keys, mine, ld;
+    int t = (int)threadIdx.x, lane = t % CUDA_WARP, h = t / CUDA_WARP;
+    int heads = a.heads - h0 < TALL ? a.heads - h0 : TALL, share, keys, mine, ld, near;
     size_t at = ((size_t)row * (size_t)a.heads + (size_t)h0) * DIM;
     struct gang_heads<DIM> head = heads_fetch<DIM>(a.q + at, heads);
     struct gang_row w = { a.info[row].slot, 0, 0, 0, a.sel + (size_t)row * (size_t)a.topk };
     uint16_t *key = (uint16_t *)dynamic, *head_at = key + key_bytes(DIM, room) / sizeof(*key);
+    uint16_t *weight = head_at + logit_bytes(room) / sizeof(*key);
     float *logit = (float *)head_at;
+    float *shares = (float *)key;
+    float sink = h < heads ? a.sink[h0 + h] : 0, most = sink, sum = 0;
     struct span s = window_of(a, row);
     int32_t *row_at = (int32_t *)sum_of; // until sums come in
+    struct gang_pieces p;
+    uint32_t rest = 0;
     bool more;
 
     static_assert(sizeof(sum_of) >= GANG_KEYS * sizeof(*row_at), "a place for each key");
-    if (t == 0)
-        turn.begin = a.freq ? DIM - a.dims : DIM;
-    for (int i = t; a.freq && i < a.dims / 2; i += THREADS)
-        turn.pair[i] = turn_of(a.info[row].pos, a.freq[i], false);
+    static_assert(WARPS == TALL, "a warp a head");
     w.lo = s.lo;
     w.win = w.n = s.hi - s.lo;
-    __syncthreads();
     for (int i0 = t; a.more.base && i0 - t < a.topk; i0 += SEL_AHEAD * THREADS) {
         bool there[SEL_AHEAD];
 
@@ -373,80 +463,89 @@ __global__ static void __launch_bounds__(THREADS, 2) attend_gang(struct attend_a
             there[i] = i0 + i * THREADS < a.topk && w.sel[i0 + i * THREADS] >= 0;
 #pragma unroll
         for (int i = 0; i < SEL_AHEAD; i++)
-            w.n += __syncthreads_count(there[i]);
+            if (i == 0 || i0 - t + i * THREADS < a.topk)
+                w.n += __syncthreads_count(there[i]);
     }
     share = (w.n + GANG * 16 - 1) / (GANG * 16) * 16;
     mine = w.n - rank * share;
     mine = mine < 0 ? 0 : mine < share ? mine : share;
     keys = (mine + 15) / 16 * 16;
     ld = keys + PAD;
+    near = w.win - rank * share;
     rows_find(a, w, rank * share, keys, row_at);
-    more = heads_put<DIM>(head, turn, a.round, head_at);
+    heads_put<DIM>(head, head_at, rest);
     __syncthreads();
-    gang_load<DIM>(a, w.slot, row_at, w.win - rank * share, keys, key);
-    more = __syncthreads_or(more);
+#pragma unroll 1
+    for (int i0 = t; i0 == t || i0 - t < keys * (DIM / 16); i0 += GANG_AHEAD * THREADS) {
+        pieces_fetch<DIM>(a, w.slot, row_at, near, keys, i0, &p);
+        if (i0 == t) { // while the first keys are on their way
+            if (t == 0)
+                turn.begin = a.freq ? DIM - a.dims : DIM;
+            if (a.freq && t < a.dims / 2)
+                turn.pair[t] = turn_of(a.info[row].pos, a.freq[t], false);
+            __syncthreads();
+            heads_turn<DIM>(turn, a.round, head_at, rest);
+        }
+        pieces_put<DIM>(p, near, keys, i0, key);
+    }
+    more = __syncthreads_or(rest != 0);
     gang_logits<DIM>(a.q + at, heads, turn, a.round, more, head_at, key, keys, logit);
     __syncthreads();
     gang.barrier_wait(std::move(here));
-    for (int h = warp; h < heads; h += WARPS) {
-        float most = a.sink[h0 + h];
+#pragma unroll 1
+    for (int j = lane; h < heads && j < mine; j += CUDA_WARP) {
+        float l = (logit[h * ld + j] + logit[(TALL + h) * ld + j]) * a.scale;
 
-        for (int j = lane; j < mine; j += CUDA_WARP) {
-            float l = (logit[h * ld + j] + logit[(TALL + h) * ld + j]) * a.scale;
-
-            logit[h * ld + j] = l;
-            most = l > most ? l : most;
-        }
-        most = warp_max(most);
-        if (lane < GANG)
-            *gang.map_shared_rank(&most_of[rank][h], lane) = most;
+        logit[h * ld + j] = l;
+        most = l > most ? l : most;
     }
+    most = warp_max(most);
+    if (lane < GANG)
+        *gang.map_shared_rank(&most_of[rank][h], lane) = most;
     gang.sync();
-    for (int h = warp; h < TALL; h += WARPS) {
-        float most = -INFINITY, sum = 0;
-
 #pragma unroll
-        for (int i = 0; i < GANG; i++)
-            most = h < heads && most_of[i][h] > most ? most_of[i][h] : most;
-        for (int j = lane; j < keys; j += CUDA_WARP) {
-            float e = h < heads && j < mine ? expf(logit[h * ld + j] - most) : 0;
+    for (int i = 0; i < GANG; i++)
+        most = most_of[i][h] > most ? most_of[i][h] : most;
+#pragma unroll 1
+    for (int j = lane; j < keys; j += CUDA_WARP) {
+        float e = h < heads && j < mine ? expf(logit[h * ld + j] - most) : 0;
 
-            sum += e;
-            logit[h * ld + j] = rounded(e, a.round);
-        }
-        sum = warp_sum(sum);
-        if (rank == 0 && h < heads)
-            sum += expf(a.sink[h0 + h] - most);
-        if (lane < GANG)
-            *gang.map_shared_rank(&sum_of[rank][h], lane) = sum;
+        sum += e;
+        if (a.round == ROUND_BF16)
+            weight[h * ld + j] = bf16_from_f32(e);
+        else
+            logit[h * ld + j] = e;
     }
+    sum = warp_sum(sum);
+    if (rank == 0 && h < heads)
+        sum += expf(sink - most);
+    if (lane < GANG)
+        *gang.map_shared_rank(&sum_of[rank][h], lane) = sum;
     __syncthreads();
-    gang_values<DIM>(logit, key, keys);
+    gang_values<DIM>(a.round == ROUND_BF16 ? weight : NULL, logit, key, keys, shares);
     gang.sync();
-    for (int i = t; i < heads * (DIM / GANG / 4); i += THREADS) {
-        int h = i / (DIM / GANG / 4), c = rank * (DIM / GANG) + i % (DIM / GANG / 4) * 4;
-        float4 part[GANG], sum = make_float4(0, 0, 0, 0);
+    for (int i = t; i < heads * (MINE / 2); i += THREADS) {
+        int c = i % (MINE / 2) * 2, col = rank * MINE + c;
+        float2 v = make_float2(0, 0);
         float total = 0;
 
-#pragma unroll
-        for (int g = 0; g < GANG; g++)
-            part[g] =
-                *(const float4 *)(gang.map_shared_rank((float *)key, g) + h * (DIM + PAD) + c);
+        h = i / (MINE / 2);
 #pragma unroll
         for (int g = 0; g < GANG; g++) {
-            sum.x += part[g].x;
-            sum.y += part[g].y;
-            sum.z += part[g].z;
-            sum.w += part[g].w;
+            float2 part = *(const float2 *)(shares + (g * TALL + h) * WIDE + c);
+
+            v.x += part.x;
+            v.y += part.y;
             total += sum_of[g][h];
         }
-        sum = make_float4(rounded(sum.x / total, a.round), rounded(sum.y / total, a.round),
-                          rounded(sum.z / total, a.round), rounded(sum.w / total, a.round));
-        if (c >= turn.begin)
-            turn_back(sum, &turn.pair[(c - turn.begin) / 2], a.round);
-        *(float4 *)(a.o + at + (size_t)h * DIM + c) = sum;
+        v = make_float2(rounded(v.x / total, a.round), rounded(v.y / total, a.round));
+        if (col >= turn.begin) {
+            float2 pair = turn.pair[(col - turn.begin) / 2];
+
+            v = turned(v, make_float2(pair.x, -pair.y), a.round);
+        }
+        *(float2 *)(a.o + at + (size_t)h * DIM + col) = v;
     }
-    gang.sync(); // nobody leaves while its sums are read
 }
 
 template <int DIM>
