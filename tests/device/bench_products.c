@@ -1,8 +1,9 @@
 /* Products by quantised weights at the shapes of one of two ranks of V4.1, cold: captured calls that
  * each read other bytes of a buffer many times the cache, medians of REPEATS launches.
  *
- *   products [-s] [-c NAME] [file]
- *                 -s lets no launches overlap, -c the cases with NAME in theirs; file: JSON lines too
+ *   products [-s] [-w] [-c NAME] [file]
+ *                 -s lets no launches overlap, -w reads the same bytes in each call of a matrix: what weights
+ *                 that lie in L2 could gain; -c the cases with NAME in theirs; file: JSON lines too
  */
 #include "tests/device/lab.h"
 
@@ -20,6 +21,7 @@ struct product_bench {
     struct lab lab;
     const struct backend_ops *b;
     FILE *json;
+    bool warm;        /* see -w */
     const char *only; /* cases with this in their name, NULL for all */
     char *pool, *x, *y, *scratch;
     size_t at;   /* in the pool */
@@ -59,7 +61,7 @@ static char *cold(struct product_bench *p, size_t bytes)
 {
     char *at;
 
-    if (p->at + bytes > POOL)
+    if (p->at + bytes > POOL || p->warm)
         p->at = 0;
     at = p->pool + p->at;
     p->at += mat_round_up(bytes, MAT_ALIGN);
@@ -268,6 +270,8 @@ int products_main(int argc, char **argv)
     for (; argc > 1 && argv[1][0] == '-'; argc--, argv++)
         if (argv[1][1] == 's') {
             p.lab.dev->overlap = false;
+        } else if (argv[1][1] == 'w') {
+            p.warm = true;
         } else if (argc > 2) {
             p.only = argv[2];
             argc--;
@@ -284,7 +288,7 @@ int products_main(int argc, char **argv)
     p.copy = POOL / time_of(&p, call_copy, 2) / 1e3;
     printf("a copy reads and writes %.0f GB/s\n", p.copy);
     dense(&p);
-    if (wanted(&p, EXPERTS_NAME))
+    if (!p.warm && wanted(&p, EXPERTS_NAME))
         experts(&p);
     if (p.json)
         fclose(p.json);
