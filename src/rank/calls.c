@@ -165,6 +165,7 @@ static void settle_experts(struct kept *k)
             distinct++;
         }
     free(seen);
+    k->call.chosen = distinct;
     k->call.bytes = k->call.weights = 0;
     for (int i = 0; i < 3; i++) {
         k->call.bytes += distinct * mat_read(&k->expert[i]) + (a->s1 ? mat_read(&k->shared[i]) : 0);

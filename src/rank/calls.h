@@ -24,6 +24,7 @@ struct call {
     double weights; /* weights of these that are decoded */
     int bits2;      /* EXL3: twice the bits of one; 0 for others */
     int moe;        /* it is a call of the experts */
+    int chosen;     /* of these, how many different ones its rows go to */
 };
 
 /* calls_open - room for n calls of a pass through x; x's queue is the caller's.   errors   -ENOMEM */

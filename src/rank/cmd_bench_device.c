@@ -419,7 +419,27 @@ static double pass_bytes(const struct bench *b)
     return sum;
 }
 
-static int inside_table(struct bench *b, int rows)
+/* What the ops take one after the other, of a window that takes window_ns. What the window takes longer, nothing
+ * ran; it may take less, because ops overlap there. */
+static void put_sum(struct bench *b, int rows, double us, int64_t window_ns)
+{
+    double window = (double)window_ns / 1e3, idle = us < window ? 1 - us / window : 0;
+
+    json_begin_object(&b->json, NULL);
+    json_put_str(&b->json, "op", "all");
+    json_put_int(&b->json, "rows", rows);
+    json_put_int(&b->json, "calls", calls_count(b->calls));
+    json_put_f64(&b->json, "us", us);
+    json_put_f64(&b->json, "window_us", window);
+    json_put_f64(&b->json, "idle", idle);
+    json_end_object(&b->json);
+    if (!b->o->json)
+        printf("%d calls, %.1f us one after the other; the window takes %.1f, and in %.1f%% of it "
+               "nothing runs; a note of the clock takes %.2f us and is taken off\n",
+               calls_count(b->calls), us, window, 100 * idle, (double)b->stamp_ns / 1e3);
+}
+
+static int inside_table(struct bench *b, int rows, int64_t window_ns)
 {
     double *ns = malloc(CALLS_MAX * sizeof(*ns)), sum = 0;
     struct line *line = malloc(CALLS_MAX * sizeof(*line));
@@ -433,15 +453,24 @@ static int inside_table(struct bench *b, int rows)
             put_line(b, rows, &line[i], line[i].us, line[i].bytes, line[i].weights);
             sum += line[i].us;
         }
-        if (!b->o->json)
-            printf(
-                "%d calls, %.1f us one after the other; a note of the clock takes %.2f us and is "
-                "taken off\n",
-                calls_count(b->calls), sum, (double)b->stamp_ns / 1e3);
+        put_sum(b, rows, sum, window_ns);
     }
     free(ns);
     free(line);
     return err;
+}
+
+/* Different experts that a layer's rows went to, on average. */
+static double pass_experts(const struct bench *b)
+{
+    double sum = 0;
+    int layers = 0;
+
+    for (int i = 0; i < calls_count(b->calls); i++) {
+        sum += calls_at(b->calls, i)->chosen;
+        layers += calls_at(b->calls, i)->moe;
+    }
+    return layers > 0 ? sum / layers : 0;
 }
 
 static int windows(struct bench *b)
@@ -453,9 +482,9 @@ static int windows(struct bench *b)
     json_begin_array(&b->json, "windows");
     if (!b->o->json)
         printf("draft pass %.3f ms (with its launch and wait)\n%4s %10s %10s %10s %8s %8s %10s "
-               "%10s %8s\n",
+               "%8s %10s %8s\n",
                (double)pass / 1e6, "rows", "window ms", "apart ms", "choose ms", "of one", "nodes",
-               "MB read", "floor ms", "share");
+               "MB read", "experts", "floor ms", "share");
     for (int i = 0; i < ROWS && rows_of[i] <= at_most && err == 0; i++) {
         double floor_ms;
 
@@ -477,12 +506,13 @@ static int windows(struct bench *b)
         json_put_f64(&b->json, "choose_us", (double)choose / 1e3);
         json_put_int(&b->json, "nodes", nodes);
         json_put_f64(&b->json, "bytes", pass_bytes(b));
+        json_put_f64(&b->json, "experts", pass_experts(b));
         json_end_object(&b->json);
         if (!b->o->json)
-            printf("%4d %10.3f %10.3f %10.3f %8.2f %8d %10.1f %10.3f %7.1f%%\n", rows_of[i],
+            printf("%4d %10.3f %10.3f %10.3f %8.2f %8d %10.1f %8.1f %10.3f %7.1f%%\n", rows_of[i],
                    (double)forward / 1e6, (double)apart / 1e6, (double)choose / 1e6,
-                   (double)forward / (double)one, nodes, pass_bytes(b) / 1e6, floor_ms,
-                   100e6 * floor_ms / (double)forward);
+                   (double)forward / (double)one, nodes, pass_bytes(b) / 1e6, pass_experts(b),
+                   floor_ms, 100e6 * floor_ms / (double)forward);
     }
     json_end_array(&b->json);
     json_begin_array(&b->json, "inside");
@@ -495,7 +525,7 @@ static int windows(struct bench *b)
         if (err == 0)
             err = record(b);
         if (err == 0)
-            err = inside_table(b, rows);
+            err = inside_table(b, rows, forward);
     }
     json_end_array(&b->json);
     return err;

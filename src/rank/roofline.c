@@ -27,24 +27,27 @@ static const struct {
     const char *has, *title;
     enum roof_op op;
     enum roof_op also[4]; /* ends with ROOF_PRODUCT */
+    bool joined;          /* its product is one launch with one that is counted */
 } uses[] = {
     { ".ffn.experts.", "experts", ROOF_EXPERTS, { ROOF_PRODUCT } },
     { ".shared_experts.", "experts", ROOF_EXPERTS, { ROOF_PRODUCT } },
     { ".ffn.gate.weight", "routers", ROOF_ROUTE, { ROOF_PRODUCT } },
     { ".hc_attn_fn", "hyper-connections", ROOF_SITE, { ROOF_PRODUCT } },
     { ".hc_ffn_fn", "hyper-connections", ROOF_SITE, { ROOF_PRODUCT } },
-    { ".compressor.wkv.", "compressors, indexers", ROOF_PRODUCT, { ROOF_NORM, ROOF_KEEP } },
+    { ".compressor.wkv.", "compressors, indexers", ROOF_PRODUCT, { ROOF_NORM, ROOF_KEEP }, true },
     { ".compressor.wgate.",
       "compressors, indexers",
       ROOF_PRODUCT,
-      { ROOF_KEEP, ROOF_KEEP, ROOF_REST } },
+      { ROOF_KEEP, ROOF_KEEP, ROOF_REST },
+      true },
     { ".indexer.wk.", "compressors, indexers", ROOF_PRODUCT, { ROOF_KEEP } },
     { ".indexer.wq_b.",
       "compressors, indexers",
       ROOF_PRODUCT,
-      { ROOF_KEEP, ROOF_REST, ROOF_SELECT } },
-    { ".indexer.weights_proj.", "compressors, indexers", ROOF_PRODUCT, { ROOF_PRODUCT } },
-    { ".attn.wkv.weight", "attention products", ROOF_PRODUCT, { ROOF_KEEP, ROOF_ATTEND } },
+      { ROOF_REST, ROOF_REST, ROOF_SELECT },
+      true },
+    { ".indexer.weights_proj.", "compressors, indexers", ROOF_PRODUCT, { ROOF_PRODUCT }, true },
+    { ".attn.wkv.weight", "attention products", ROOF_PRODUCT, { ROOF_KEEP, ROOF_ATTEND }, true },
     { ".attn.wq_a.weight", "attention products", ROOF_PRODUCT, { ROOF_NORM } },
     { ".attn.w", "attention products", ROOF_PRODUCT, { ROOF_PRODUCT } },
     { ".engram.wkv.", "n-gram rows", ROOF_PRODUCT, { ROOF_REST, ROOF_REST, ROOF_REST, ROOF_REST } },
@@ -89,6 +92,9 @@ int roof_read_device(const char *path, struct roof_device *out)
 
         snprintf(key, sizeof(key), "window_%d_ms", rows);
         r = json_opt_f64(root, key, &out->window_ms[rows]);
+        snprintf(key, sizeof(key), "experts_%d", rows);
+        if (r == 0)
+            r = json_opt_f64(root, key, &out->experts[rows]);
     }
     if (r == 0 && (out->clock_ghz <= 0 || out->read_gbps <= 0))
         r = fail(-EINVAL, "%s: clock_ghz and read_gbps want to be above 0", path);
@@ -111,6 +117,8 @@ int roof_read_kernels(const char *path, struct roof_kernels *out)
         r = json_f64(root, "issue", &out->issue);
     if (r == 0)
         r = json_f64(root, "experts_issue", &out->experts_issue);
+    if (r == 0)
+        r = json_f64(root, "experts_again", &out->again);
     for (int op = 0; op < ROOF_OPS && r == 0; op++) {
         char key[32];
 
@@ -145,12 +153,13 @@ static double step(const struct roof *w, enum roof_op op)
            w->d->clock_ghz;
 }
 
-static void add(struct roof *w, const char *title, enum roof_op op, double bytes, double weights)
+static void add(struct roof *w, const char *title, enum roof_op op, bool joined, double bytes,
+                double weights)
 {
     struct roof_part *p = part_of(w->out, title);
     double issue = op == ROOF_EXPERTS ? w->k->experts_issue : w->k->issue;
     double rate = w->d->sms * LANES * w->d->clock_ghz * issue / w->k->instructions;
-    double us = fmax(bytes / w->d->read_gbps, weights / rate) / 1e3 + step(w, op);
+    double us = fmax(bytes / w->d->read_gbps, weights / rate) / 1e3 + (joined ? 0 : step(w, op));
 
     p->calls++;
     p->bytes += bytes;
@@ -212,7 +221,7 @@ struct group {
 static void group_end(struct roof *w, struct group *g)
 {
     if (g->layer[0])
-        add(w, "experts", ROOF_EXPERTS, g->bytes, g->weights);
+        add(w, "experts", ROOF_EXPERTS, false, g->bytes, g->weights);
     g->layer[0] = 0;
     g->bytes = g->weights = 0;
 }
@@ -238,10 +247,10 @@ static void use(struct roof *w, struct group *g, const struct pack_item *i, doub
             group_add(w, g, i, strstr(i->name, ".shared_experts.") ? 1 : share);
             return;
         }
-        add(w, uses[u].title, uses[u].op, (double)i->bytes, decoded(i));
+        add(w, uses[u].title, uses[u].op, uses[u].joined, (double)i->bytes, decoded(i));
         for (int a = 0; a < 4 && uses[u].also[a] != ROOF_PRODUCT; a++)
             add(w, uses[u].also[a] == ROOF_ATTEND ? "attention core" : "rows, norms, choices",
-                uses[u].also[a], 0, 0);
+                uses[u].also[a], false, 0, 0);
         return;
     }
 }
@@ -253,7 +262,7 @@ int roof_window(const struct pack *p, const struct roof_device *d, const struct 
     struct pack_item i;
     struct shape s;
     struct roof w = { .d = d, .k = k, .rows = rows, .out = out };
-    double missed;
+    double share;
     int r = read_shape(p, &s);
 
     if (r < 0)
@@ -261,16 +270,17 @@ int roof_window(const struct pack *p, const struct roof_device *d, const struct 
     *out = (struct roof_window){ 0 };
     w.rows = pass ? s.block : rows;
     out->rows = w.rows;
-    missed =
-        pow(1 - (pass ? (double)s.draft_chosen / s.draft_experts : (double)s.chosen / s.experts),
-            w.rows);
+    share = pass ? (double)s.draft_chosen / s.draft_experts : (double)s.chosen / s.experts;
+    share = 1 - (1 - share) * pow(1 - share * (1 - k->again), w.rows - 1);
+    if (!pass && d->experts[rows] > 0)
+        share = d->experts[rows] / s.experts;
     for (size_t n = 0; pack_item(p, n, &i) == 0; n++) {
         bool mine = strncmp(i.name, "mtp.", 4) == 0;
 
         if (i.again || i.kind != WEIGHT_MAT)
             continue;
         if (mine == pass || (pass && strcmp(i.name, "head.weight") == 0))
-            use(&w, &g, &i, 1 - missed);
+            use(&w, &g, &i, share);
     }
     group_end(&w, &g);
     return 0;

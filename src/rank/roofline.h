@@ -5,6 +5,9 @@
  *   step       launch, latency, what lies behind each other: us at the clock it was measured at, and what a
  *              further row adds; on another device in the ratio of the clocks
  *
+ * Experts that R rows of k out of n choose, where they were not counted: the first row has k, and each
+ * further one draws (1 - again) k of n independently, which may be there already.
+ *
  * A device is a file of configs/devices; figures of the kernels (steps, instructions a decoded weight) are in
  * another file, measured with `tandem bench --kernels`.
  */
@@ -34,6 +37,7 @@ struct roof_device {
     double clock_ghz, read_gbps; /* of reads from memory */
     double exchange_us;          /* of 5,120 values between two ranks */
     double window_ms[17];        /* measured or published, by rows; 0: not known */
+    double experts[17];          /* different ones that a layer's rows go to, by rows; 0: not known */
     double pass_ms;
 };
 
@@ -41,6 +45,7 @@ struct roof_kernels {
     double clock_ghz;            /* of the device that was measured */
     double instructions;         /* a decoded weight */
     double issue, experts_issue; /* share of issue slots that products use at best */
+    double again;                /* share of a row's experts that rows before it are sure to have */
     double step_us[ROOF_OPS], row_us[ROOF_OPS];
 };
 
