@@ -225,7 +225,16 @@ void window_owe(struct window *w, int t, struct row_store *s, const struct row_t
     __atomic_store_n(o->flag, 0, __ATOMIC_RELEASE);
 }
 
-/* fetch of op bring */
+/* The error of a table whose rows could not be had for this window, 0 if there is none. */
+static int lost(const struct window *w)
+{
+    for (int t = 0; t < WINDOW_TABLES; t++)
+        if (w->owed[t].flag && *w->owed[t].flag < 0)
+            return (int)*w->owed[t].flag;
+    return 0;
+}
+
+/* fetch of op bring. Behind a table that is lost the others are not taken: one cause is said. */
 static void fetch_rows(void *arg)
 {
     struct window_debt *o = arg;
@@ -234,7 +243,9 @@ static void fetch_rows(void *arg)
     if (!o->store)
         return;
     window_ask(o->w);
-    if (o->store)
+    if (o->store && lost(o->w) < 0)
+        __atomic_store_n(o->flag, lost(o->w), __ATOMIC_RELEASE);
+    else if (o->store)
         settle_debt(o, take_rows(o));
     o->w->brought_ns += clock_ns() - begin;
 }
