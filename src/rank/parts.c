@@ -197,21 +197,14 @@ int parts_run(struct parts *p, const struct parts_order *o, struct parts_ran *ra
 
 /* ---- before the first order ------------------------------------------------------------------ */
 
-/* What the graphs that are kept may come to, while there is time to ask for fewer. */
+/* What the graphs that are kept may come to: no plan of the memory knows. */
 static void tell_room(const struct parts *p, size_t before)
 {
     const struct rank *k = p->k;
     size_t left = k->dev->ops->room(k->dev), took = before > left ? before - left : 0;
-    int n = captures_counts(p->graphs).held;
-    size_t rest =
-        n > 0 && k->cfg.graph_max > n ? took / (size_t)n * (size_t)(k->cfg.graph_max - n) : 0;
 
-    log_info("graphs: %d made ahead in %.1f MiB of the device's memory, up to %d are kept", n,
-             (double)took / (1 << 20), k->cfg.graph_max);
-    if (rest > left)
-        log_warn("graphs: %d more as large as these need %.1f MiB, %.1f are left: what finds no "
-                 "room will run eagerly",
-                 k->cfg.graph_max - n, (double)rest / (1 << 20), (double)left / (1 << 20));
+    log_info("graphs: %d made ahead in %.1f MiB of the device's memory, up to %d are kept",
+             captures_counts(p->graphs).held, (double)took / (1 << 20), k->cfg.graph_max);
 }
 
 int parts_warm(struct parts *p)
