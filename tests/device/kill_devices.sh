@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # kill_devices.sh FOLDER WORK SECONDS [REPETITIONS [AT_ONCE [DEVICE]]] - kills and stops either of two ranks on devices at
-# six points, over device memory, NCCL and a proxy; prints when the other said why it ends, and when it was gone, and fails
-# if one said it after more than SAY_MS or was there for more than LIMIT_MS (the driver takes its time to end a process, and
+# six points, over the comms that COMMS names; prints when the other said why it ends, and when it was gone, and fails if
+# one said it after more than SAY_MS or was there for more than LIMIT_MS (the driver takes its time to end a process, and
 # longer when others come and go), ended with another code than 70, named another cause, or if device memory is still
-# taken at the end.
+# taken at the end. WORK/cases has a line a case, WORK/kills.json one for each kind of them.
 #
 # FOLDER holds tandem and tandem_held. Cases run AT_ONCE at a time, in an order that has each of them once before any
 # twice, until SECONDS are over. With DEVICE both ranks share it.
@@ -21,11 +21,29 @@ COMMS=${COMMS:-peer nccl link}
 
 now_ms() { date +%s%3N; }
 
+# ranks_begin NUMBER COMM TOKENS HOLDER PLACE - two ranks, of which HOLDER stops at PLACE, or none; sets pid, logs to $at
+ranks_begin()
+{
+    local number=$1 comm=$2 tokens=$3 holder=$4 place=$5 r
+
+    for r in 0 1; do
+        local program=("$folder/tandem")
+
+        [ "$r" = "$holder" ] && program=("$folder/tandem_held" "hold@$place")
+        "${program[@]}" generate --set model=models/pocket-dsv41 --set "cache=$work/cache" --set backend=cuda \
+            ${device:+--set "device=$device"} --set ranks=2 --set "rank=$r" --set link=shm --set "comm=$comm" \
+            --set "port=$((20000 + number * 3))" --set "secret=$work/secret" --set depth=2 --set ignore_eos=on \
+            --set context=256 --set slots=1 --set window_max=3 --json --prompt 'Once upon a time' --max-tokens "$tokens" \
+            >"$at/out$r" 2>"$at/err$r" &
+        pid[r]=$!
+    done
+}
+
 # one FOLDER WORK DEVICE DEADLINE NUMBER COMM VICTIM SIGNAL PHASE: a line of the table, unless it is too late
 one()
 {
     local folder=$1 work=$2 device=$3 deadline=$4 number=$5 comm=$6 victim=$7 signal=$8 phase=$9
-    local other=$((1 - victim)) holder=$7 place=$9 at=$2/$5 tokens=6000 r pid=(0 0) begin said took code cause verdict=ok
+    local other=$((1 - victim)) holder=$7 place=$9 at=$2/$5 tokens=6000 pid=(0 0) begin said took code cause verdict=ok
 
     [ "$(date +%s)" -lt "$deadline" ] || return 0
     mkdir -p "$at"
@@ -34,23 +52,14 @@ one()
     graph) holder=$other place=verify:3 ;;
     shutdown) tokens=4 ;;
     esac
-    for r in 0 1; do
-        local program=("$folder/tandem")
-
-        [ "$r" = "$holder" ] && program=("$folder/tandem_held" "hold@$place")
-        "${program[@]}" generate --set model=models/pocket-dsv41 --set "cache=$work/cache" --set backend=cuda \
-            ${device:+--set "device=$device"} --set ranks=2 --set "rank=$r" --set link=shm --set "comm=$comm" \
-            --set "port=$((20000 + number * 3))" --set "secret=$work/secret" --set depth=2 --set ignore_eos=on \
-            --set context=256 --set slots=1 --set window_max=3 --json --prompt 'Once upon a time' --max-tokens $tokens \
-            >"$at/out$r" 2>"$at/err$r" &
-        pid[r]=$!
-    done
-    for _ in $(seq 600); do
+    begin=$(now_ms)
+    ranks_begin "$number" "$comm" $tokens "$holder" "$place"
+    for _ in $(seq 1500); do
         grep -q '^held at' "$at/err$holder" 2>/dev/null && break
-        sleep 0.05
+        sleep 0.02
     done
-    [ $phase = graph ] && sleep 0.2 # the other one's graph is launched then
     grep -q '^held at' "$at/err$holder" || verdict="does not come there"
+    [ $phase = graph ] && sleep 0.1 # the other one's graph is launched then
     begin=$(now_ms)
     kill "-$signal" "${pid[victim]}" 2>/dev/null
     # nobody waits for ever
@@ -66,8 +75,9 @@ one()
     kill "$guard" 2>/dev/null
     kill -KILL "${pid[victim]}" 2>/dev/null
     wait 2>/dev/null
-    # a killed process gives back its memory before its connections, and the driver may take more than a second for that
-    cause="rank $victim is gone: \(connection closed\|no heartbeat for\)"
+    # a killed process gives back its memory before its connections, and the driver may take more than a second for that:
+    # its control connection, a link of its plan or its silence tells first
+    cause=".*rank $victim is gone"
     if [ "$verdict" = ok ]; then
         if [ $code -ne 70 ]; then
             verdict="code $code"
@@ -77,7 +87,7 @@ one()
             verdict="another cause"
         fi
     fi
-    echo "$comm $victim $signal $phase $said $took $verdict" >>"$work/cases"
+    echo "$comm $victim $signal $phase $said $took $code $verdict" >>"$work/cases"
     [ "$verdict" = ok ] || { echo "FAILED: $comm, rank $victim, $signal, $phase: $verdict, said $said ms, gone $took ms" &&
         tail -n 4 "$at/err0" "$at/err1"; } >>"$work/failures"
     rm -rf "$at"
@@ -111,23 +121,18 @@ for _ in $(seq "$repetitions"); do
     done
 done | xargs -P "$at_once" -L 1 bash "$0" one "$folder" "$work" "$device" "$deadline" 2>/dev/null
 
-# spread COMM PHASE SIGNAL - median and longest of both times, and how many
-spread()
-{
-    for column in 5 6; do
-        grep "^$1 . $3 $2 " "$work/cases" | sort -n -k $column |
-            awk -v c=$column '{ t[n++] = $c; bad += $7 != "ok" } END { if (n) printf " %d/%d", t[int(n / 2)], t[n - 1]; if (n && c == 6) printf " (%d%s)", n, bad ? "!" : "" }'
-    done
-}
-
-echo "said median/longest, gone median/longest, ms (cases)"
-for comm in $COMMS; do
-    for signal in KILL STOP; do
-        for phase in "${PHASES[@]}"; do
-            echo "$comm $signal $phase:$(spread "$comm" "$phase" $signal)"
-        done
-    done
-done
+# a line for each kind of case that ran, as JSON and in a table
+awk -v json="$work/kills.json" '
+    { k = $1 " " $4 " " $3 " " $2; n[k]++; if ($5 > said[k]) said[k] = $5; if ($6 > gone[k]) gone[k] = $6 }
+    $8 == "ok" { ok[k]++ }
+    index(" " code[k] " ", " " $7 " ") == 0 { code[k] = code[k] (code[k] == "" ? "" : " ") $7 }
+    END {
+        for (k in n) {
+            split(k, at, " ")
+            printf "%s: %d of %d, said after at most %d ms, gone after %d, code %s\n", k, ok[k], n[k], said[k], gone[k], code[k]
+            printf "{\"comm\": \"%s\", \"point\": \"%s\", \"signal\": \"%s\", \"rank\": %d, \"cases\": %d, \"ok\": %d, \"said_ms_max\": %d, \"gone_ms_max\": %d, \"code\": \"%s\"}\n", at[1], at[2], at[3], at[4], n[k], ok[k], said[k], gone[k], code[k] >json
+        }
+    }' "$work/cases" | sort
 cat "$work/failures"
 after=$(used)
 for _ in 1 2 3 4 5 6; do
