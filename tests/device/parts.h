@@ -12,5 +12,16 @@ int laws_main(int argc, char **argv);
 int bench_main(int argc, char **argv);
 int products_main(int argc, char **argv);
 int exchanges_main(int argc, char **argv);
+int kernels_main(int argc, char **argv);
+
+/* kernels_watch - count launches from now on */
+void kernels_watch(void);
+
+/* kernels_save - add the names of the kernels that were launched to a file; not 0 if it cannot */
+int kernels_save(const char *path);
+
+/* kernels_least - how often the kernel that was launched least often since the last call had been launched before;
+ * INT_MAX if none was */
+int kernels_least(void);
 
 #endif

@@ -2,11 +2,18 @@
 # run.sh OUT [PROGRAM] - everything that needs a device, with logs and JSON left in OUT.
 #
 # Run from the root of the tree. PROGRAM is a device_tests that was built elsewhere, beside the libraries
-# it needs and tandem with two faulty ones (pack_here makes such a folder); without one all are built here. Parts have a limit
-# each, and the whole has one: SECONDS_ALL, just below ten minutes.
+# it needs and tandem with two faulty ones (pack_here makes such a folder); without one all are built here.
 #
 #   run.sh pack_here FOLDER BUILD    strip BUILD's device_tests and tandem into FOLDER, with their libraries
 #   PARTS="ops laws" run.sh OUT ...  some parts only
+#
+# It ends before ten minutes are over, SECONDS_ALL after its start. Limits of the parts, in seconds; where one device is
+# all there is, exchange_devices is left out:
+#
+#   the device alone   ops 45, queue 15, exchange 30, rounds 40, graph 40, laws 100, processes 45, kill 70    385
+#   beside each other  sanitizers in three lanes, a fourth of gates: the longest                              110
+#   the device alone   exchanges 10, bench 35, products 40                                                     85
+#                                                                                                      in all 580
 set -u
 
 . "$(dirname "$0")/lib.sh"
@@ -25,6 +32,7 @@ fi
 
 out=${1:?folder for logs}
 program=${2:-}
+DEADLINE=$(($(date +%s) + ${SECONDS_ALL:-590}))
 begin_logs
 if [ -z "$program" ]; then
     build=$(mktemp -d)
@@ -35,56 +43,66 @@ if [ -z "$program" ]; then
     program=$build/tests/device/device_tests
     cp "$build/src/rank/tandem" "$build/tests/rank/tandem_held" "$build/tests/device/"
 fi
-tandem=$(dirname "$program")/tandem
-LD_LIBRARY_PATH=$(dirname "$program")${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+folder=$(dirname "$program")
+tandem=$folder/tandem
+LD_LIBRARY_PATH=$folder${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 export LD_LIBRARY_PATH
 
-DEADLINE=$(($(date +%s) + ${SECONDS_ALL:-585}))
-part 60 ops "$program" ops
+part 45 ops "$program" ops
 if grep -q '"ops", "exit": 77' "$out/summary.json"; then
     say "device: no device here, nothing was tested"
     exit 77
 fi
-# What looks at the device's memory, or has ranks that wait for each other on it, has it alone.
-part 30 queue "$program" queue
-part 60 exchange "$program" exchange
+# What looks at the device's memory or at times, or has ranks that wait for each other on it, has it alone.
+part 15 queue "$program" queue
+part 30 exchange "$program" exchange
 part 60 exchange_devices "$program" exchange -d
-part 90 rounds "$program" rounds
-
-# Beside each other.
-if command -v compute-sanitizer >/dev/null 2>&1; then
-    check="compute-sanitizer --error-exitcode 9 --tool"
-    # shellcheck disable=SC2086
-    {
-        (TAIL=3 && part 150 memcheck $check memcheck "$program" ops -q && part 60 memcheck_queue $check memcheck "$program" queue -q) &
-        (TAIL=3 && part 150 memcheck_graph $check memcheck "$program" graph 4 1) &
-        (TAIL=3 && part 200 racecheck $check racecheck "$program" ops -q) &
-        (TAIL=3 && part 150 synccheck $check synccheck "$program" ops -q) &
-    }
-else
-    say "no compute-sanitizer here: memcheck, racecheck and synccheck left out"
-fi
-part 60 graph "$program" graph 64
-# F-05: a setting that changes sums of libraries changes nothing here
-part 30 tf32 env NVIDIA_TF32_OVERRIDE=1 "$program" rounds fresh
-part 120 laws "$program" laws -n index_selections
+part 40 rounds "$program" rounds
+part 40 graph "$program" graph 64
+part 100 laws "$program" laws -n index_selections
 if [ -x "$tandem" ]; then
+    part 45 processes sh tests/device/processes.sh "$tandem"
+    TAIL=14 part 70 kill env COMMS="peer link" bash tests/device/kill_devices.sh "$folder" "$out/kill" 30 1 6 0
+else
+    say "no tandem beside device_tests: gates and ranks in processes of their own left out"
+fi
+
+# Beside each other. -q is small: no reference, a window and a reply; -f a few cases for each kernel; -k FILE leaves the
+# names of the kernels that were launched.
+gates() {
     gate="gate --set model=models/pocket-dsv41 --set backend=cuda --set device=0 --set cache=$out/cache --prompts configs/gate"
     # shellcheck disable=SC2086
     {
-        TAIL=14 part 90 gates "$tandem" $gate
-        part 30 gate_fault sh -c "\"$(dirname "$program")/tandem_gate_stale\" $gate --only G6; [ \$? -eq 1 ]"
+        TAIL=14 part 70 gates "$tandem" $gate
+        part 20 gate_fault sh -c "\"$folder/tandem_gate_stale\" $gate --only G6; [ \$? -eq 1 ]"
     }
-    part 60 processes sh tests/device/processes.sh "$tandem"
-    TAIL=14 part 90 kill env COMMS="peer link" bash tests/device/kill_devices.sh "$(dirname "$program")" "$out/kill" 45 1 6 0
+}
+[ ! -x "$tandem" ] || gates &
+# F-05: a setting that changes sums of libraries changes nothing here
+part 20 tf32 env NVIDIA_TF32_OVERRIDE=1 "$program" rounds fresh &
+if command -v compute-sanitizer >/dev/null 2>&1; then
+    check="compute-sanitizer --error-exitcode 9 --tool"
+    rm -f "$out"/kernels.*
+    # shellcheck disable=SC2086
+    {
+        (TAIL=3 && part 60 memcheck $check memcheck "$program" -k "$out/kernels.memcheck" ops -q &&
+            part 25 memcheck_queue $check memcheck "$program" -k "$out/kernels.memcheck" queue -q &&
+            part 25 memcheck_exchange $check memcheck "$program" -k "$out/kernels.memcheck" exchange -q) &
+        (TAIL=3 && part 50 memcheck_graph $check memcheck "$program" -k "$out/kernels.graph" graph -q 4 1 &&
+            part 60 synccheck $check synccheck "$program" ops -q) &
+        (TAIL=3 && part 110 racecheck $check racecheck "$program" ops -q -f) &
+    }
+    wait
+    cat "$out"/kernels.* >"$out/kernels" 2>/dev/null
+    TAIL=40 part 5 memcheck_kernels "$program" kernels "$out/kernels"
 else
-    say "no tandem beside device_tests: gates and ranks in processes of their own left out"
+    say "no compute-sanitizer here: memcheck, racecheck and synccheck left out"
 fi
 wait
 
 # What measures has it alone.
-part 30 exchanges "$program" exchanges "$out/exchanges.json"
-part 90 bench "$program" bench "$out/bench.json"
-TAIL=80 part 60 products "$program" products "$out/products.json"
-rm -rf "$out/cache" "$out/kill"
+part 10 exchanges "$program" exchanges "$out/exchanges.json"
+part 35 bench "$program" bench "$out/bench.json"
+TAIL=100 part 40 products "$program" products "$out/products.json"
+rm -rf "$out/cache" "$out/kill" "$out"/kernels*
 end_logs

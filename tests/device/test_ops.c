@@ -1,6 +1,7 @@
 /* Every op of the CUDA backend against the reference: see lab.h.
  *
- *   ops [-q] [-s] [part]     -q leaves out the runs of fewer rows, -s lets no launches overlap
+ *   ops [-q] [-f] [-s] [part]     -q leaves out the reference and the runs of fewer rows, -f of those cases too that
+ *                                 have no kernel which was not in two before; -s lets no launches overlap
  */
 #include "tests/device/lab.h"
 #include "tests/device/parts.h"
@@ -20,6 +21,9 @@ int ops_main(int argc, char **argv)
         return r;
     for (; argc > 1 && argv[1][0] == '-'; argc--, argv++) {
         l.quick |= strcmp(argv[1], "-q") == 0;
+        l.few |= strcmp(argv[1], "-f") == 0;
+        if (l.few)
+            kernels_watch();
         l.dev->overlap &= strcmp(argv[1], "-s") != 0;
     }
     for (int i = 0; i < COUNT(parts); i++)

@@ -401,15 +401,42 @@ static void exchange_alone(void)
     free(in), free(want), free(out), free(wire);
 }
 
+/* What a library gathers between: parts of three ranks, of which the middle one is of other values. */
+static void parts_added(void)
+{
+    enum { WORLD = 3, N = 5001, STRIDE = N * 4 + 12 };
+    char *parts = take(WORLD * STRIDE), *slot[WORLD];
+    float *x = take(sizeof(float) * N), in[N], want[N], out[N];
+    const void *part[WORLD];
+
+    for (int w = EXCHANGE_BF16; w <= EXCHANGE_F32; w++) {
+        for (int r = 0; r < WORLD; r++) {
+            for (int i = 0; i < N; i++)
+                in[i] = lab_uniform(&lab) * ldexpf(1, r == 1 ? 12 : i % 20 - 10);
+            part[r] = slot[r] = malloc(sizeof(float) * N);
+            exchange_stage(w, slot[r], in, N);
+            b->put(q, x, in, sizeof(in));
+            exchange_put(q, w, parts + r * STRIDE, x, N);
+        }
+        exchange_sum(q, w, parts, STRIDE, WORLD, x, N);
+        b->get(q, out, x, sizeof(out));
+        exchange_add(w, part, WORLD, want, N);
+        CHECK(b->wait(q) == 0 && memcmp(out, want, sizeof(out)) == 0);
+        for (int r = 0; r < WORLD; r++)
+            free(slot[r]);
+    }
+    b->free(d, parts), b->free(d, x);
+}
+
 int queue_main(int argc, char **argv)
 {
     static const struct {
         const char *name;
         void (*run)(void);
-    } parts[] = { { "memory", memory },          { "copies", copies },
-                  { "sticky", sticky },          { "found", found },
-                  { "graphs", graphs },          { "brings", brings },
-                  { "exchange", exchange_alone } };
+    } parts[] = { { "memory", memory },           { "copies", copies },
+                  { "sticky", sticky },           { "found", found },
+                  { "graphs", graphs },           { "brings", brings },
+                  { "exchange", exchange_alone }, { "parts", parts_added } };
     int r = lab_open(&lab);
 
     if (r != 0)
