@@ -3,7 +3,8 @@
 //
 // A class has TILES of a strip, STEPS k-steps in a piece and its BYTES, whether its operands are f16, whether
 // the sum of a piece is scaled, how many BOOKS there are to read codes by, and: load, a lane's bytes of a
-// piece; operands, of the pair of tiles t, t + 1 in a k-step of it, by all lanes and by one book.
+// piece; operands, of the pair of tiles t, t + 1 in a k-step of it, by all lanes and by one book; output, which of
+// the strip's outputs rows lane / 4 and lane / 4 + 8 of tile t are.
 #ifndef TANDEM_KERNELS_CUDA_CODES_CUH
 #define TANDEM_KERNELS_CUDA_CODES_CUH
 
@@ -11,6 +12,13 @@
 
 #include "kernels/cuda/matrix.cuh"
 #include "kernels/cuda/strip.cuh"
+
+struct outputs_in_order {
+    __device__ static constexpr int output(int t, int row, int upper)
+    {
+        return t * MAT_TILE + row + upper * 8;
+    }
+};
 
 // ---- EXL3 ---------------------------------------------------------------------------------------
 
@@ -39,7 +47,7 @@ __device__ static inline uint32_t inst_pair(uint32_t s0, uint32_t s1, uint32_t b
     return v;
 }
 
-template <int BITS2> struct exl3_codes {
+template <int BITS2> struct exl3_codes : outputs_in_order {
     static constexpr int TILES = 8, STEPS = BITS2 % 2 ? 4 : 2;
     // of eight rows that a multiprocessor holds
     static constexpr int BLOCKS = BITS2 == 7 || BITS2 > 10 ? 2 : 3;
@@ -153,7 +161,7 @@ template <int BITS2> struct exl3_codes {
 // ---- FP8 ----------------------------------------------------------------------------------------
 
 // A scale belongs to a tile and `block` inputs, of which 32 are a piece.
-struct fp8_codes {
+struct fp8_codes : outputs_in_order {
     static constexpr int TILES = 4, STEPS = 2, BLOCKS = 3, BYTES = STEPS * 2 * CUDA_WARP * 16;
     static constexpr int BOOKS = 1, book = 0;
     static constexpr bool F16 = false, SCALED = true;
@@ -234,7 +242,7 @@ __device__ static inline void e2m1_four(uint32_t c, uint32_t *first, uint32_t *s
 }
 
 // Scales are multiplied into the operands, which is exact. GROUP inputs of an output share one.
-template <enum dtype D> struct fp4_codes {
+template <enum dtype D> struct fp4_codes : outputs_in_order {
     static constexpr int TILES = 4, STEPS = 2, BLOCKS = 3, BYTES = STEPS * CUDA_WARP * 16;
     static constexpr int BOOKS = 1, book = 0, GROUP = D == DTYPE_MXFP4 ? 32 : 16;
     static constexpr bool F16 = false, SCALED = false;
@@ -300,6 +308,81 @@ template <enum dtype D> struct fp4_codes {
             a[k][1] = bf16_times(a[k][1], far);
             a[k][3] = bf16_times(a[k][3], far);
         }
+    }
+};
+
+// ---- bf16 ---------------------------------------------------------------------------------------
+
+// Plain tiles, in which the 16 outputs of an input lie together. A lane reads eight outputs of each of its four
+// inputs of a k-step at once, so nothing is left to do but to put pairs of inputs side by side: the rows of tile t
+// are outputs 2 t and 2 t + 1 of each eight.
+struct bf16_codes {
+    static constexpr int TILES = 4, STEPS = 2, BLOCKS = 3, BYTES = STEPS * TILES * CUDA_WARP * 16;
+    static constexpr int BOOKS = 1, book = 0,
+                         COLUMN = MAT_TILE * 2 / 16; // 16-byte pieces of an input
+    static constexpr bool F16 = false, SCALED = false;
+    static constexpr uint32_t KIND = 1u << DTYPE_BF16;
+
+    struct piece {
+        uint4 v[STEPS][4]; // of the inputs 2 q, 2 q + 1, 2 q + 8, 2 q + 9; q is lane % 4
+    };
+
+    const uint4 *at; // the lane's eight outputs of input 0
+    int k0, cols;    // inputs from k0 on are the lane's; 0 cols where it has no outputs
+
+    __device__ bf16_codes(const struct mat &w, int strip, int lane)
+    {
+        int tile = strip * TILES + lane / 8;
+
+        cols = tile * MAT_TILE < w.rows ? w.cols : 0;
+        at = (const uint4 *)w.data + (size_t)tile * (size_t)w.cols * COLUMN + lane / 4 % 2;
+        k0 = lane % 4 * 2;
+    }
+
+    __device__ void load(int n, piece &p) const
+    {
+#pragma unroll
+        for (int s = 0; s < STEPS; s++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                int k = (n * STEPS + s) * 16 + k0 + i % 2 + i / 2 * 8;
+
+                p.v[s][i] = k < cols ? load_once(at + (size_t)k * COLUMN) : make_uint4(0, 0, 0, 0);
+            }
+    }
+
+    // Brings a piece near, a line of 128 bytes a lane.
+    __device__ void near(int n) const
+    {
+        int lane = (int)threadIdx.x % CUDA_WARP, k = n * STEPS * 16 + lane % 8 * 4;
+
+        if (k < cols)
+            prefetch_l2(at - lane / 4 % 2 + (size_t)k * COLUMN);
+    }
+
+    template <int>
+    __device__ void operands(const piece &p, int step, int t, uint32_t (&a)[2][4]) const
+    {
+#pragma unroll
+        for (int k = 0; k < 2; k++)
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                uint32_t even = word(p.v[step][2 * half], t + k);
+                uint32_t odd = word(p.v[step][2 * half + 1], t + k);
+
+                a[k][2 * half] = __byte_perm(even, odd, 0x5410);
+                a[k][2 * half + 1] = __byte_perm(even, odd, 0x7632);
+            }
+    }
+
+    __device__ static constexpr uint32_t word(const uint4 &v, int i)
+    {
+        return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
+    }
+
+    __device__ static constexpr int output(int t, int row, int upper)
+    {
+        return t / TILES * TILES * MAT_TILE + row * 8 + t % TILES * 2 + upper;
     }
 };
 

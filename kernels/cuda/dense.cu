@@ -143,7 +143,7 @@ extern "C" void cuda_matmul(struct queue *q, const struct matmul_args *a)
         queue_fail(q, -EINVAL, "matmul: %d outputs in %d groups", p.w.rows, p.groups);
         return;
     }
-    if (p.w.dtype >= DTYPE_COUNT) {
+    if (p.w.dtype > DTYPE_COUNT || p.w.dtype == DTYPE_BF16) {
         strip_matmul(q, a);
         return;
     }
@@ -153,10 +153,8 @@ extern "C" void cuda_matmul(struct queue *q, const struct matmul_args *a)
     p.parts = p.local / MAT_TILE + (p.local % MAT_TILE ? 2 : 0);
     if (p.w.dtype == DTYPE_F32)
         product_launch<DTYPE_F32>(cuda_stream(q), &p);
-    else if (p.w.dtype == DTYPE_F16)
-        product_launch<DTYPE_F16>(cuda_stream(q), &p);
     else
-        product_launch<DTYPE_BF16>(cuda_stream(q), &p);
+        product_launch<DTYPE_F16>(cuda_stream(q), &p);
     queue_note(q, "matmul");
 }
 

@@ -1,10 +1,10 @@
-// experts.cu owns the experts where some weights are quantised.
+// experts.cu owns the experts.
 //
 // A few rows: a cluster makes 128 hidden values of a pick from gate and up, at once as inputs of the
 // second product; whose outputs are then added row by row, a row's experts in ascending order, then
 // the shared one. The rows that chose an expert share its codes. Hidden values and outputs lie by pick.
 //
-// Many rows, and experts of mixed types: picks are sorted by expert and keep that place: place p of the
+// Many rows, experts of mixed types, f32 and f16: picks are sorted by expert and keep that place: place p of the
 // order has its inputs, hidden values and outputs in row p, a row of the window its shared expert's in
 // row picks + row. Two products of wide strips with three steps around them.
 #include "kernels/cuda/experts.cuh"
@@ -23,7 +23,8 @@ struct expert_rows {
     int picks, lots, lot;  // lots: heads at most, of `lot` rows
     bool exl3, wide, many; // nothing but EXL3; products by wide.cuh, for many rows an expert
     struct strip_x x, h;   // inputs [2][picks + rows], hidden values [picks + rows]
-    float *hidden, *out;   // wide: sums [2][picks + rows][ldh]; sums or outputs [picks + rows][ldo]
+    float *hidden; // wide: sums [2][picks + rows][ldh], of which the first become values
+    float *out;    // sums if wide, or outputs [picks + rows][ldo]
     int ldh, ldo;
     size_t zmat;
     int splits[2], span; // of the inputs of both products; units of inputs in a split of the first
@@ -77,7 +78,7 @@ __global__ static void expert_hidden(const __grid_constant__ struct expert_rows 
     int i = (int)blockIdx.x * WARPS + (int)threadIdx.x / CUDA_WARP;
     int p = i / blocks, n0 = i % blocks * EXL3_BLOCK, all = e.picks + e.a.rows, pick, expert;
     const struct mat *w1, *w3, *w2;
-    const float *z = e.hidden + (size_t)p * (size_t)e.ldh + n0;
+    float *z = e.hidden + (size_t)p * (size_t)e.ldh + n0;
     float gate[4], up[4], v[4], weight;
 
     if (p >= all || !at_place(e, p, &pick, &expert))
@@ -96,6 +97,9 @@ __global__ static void expert_hidden(const __grid_constant__ struct expert_rows 
                    ? swiglu(rounded(gate[k], e.a.round), rounded(up[k], e.a.round), weight,
                             e.a.limit, e.a.round)
                    : 0;
+#pragma unroll
+    for (int k = 0; k < 4 && e.a.kinds & EXPERT_KINDS_LONG; k++)
+        z[4 * lane + k] = v[k];
     put_any(e.h, *w2, w2->suh + n0, e.a.in, p, n0, v);
 }
 
@@ -203,6 +207,7 @@ static void products(struct queue *q, const struct expert_rows *e, struct strip_
     p->many = e->many;
     p->heads = e->heads;
     p->lots = e->lots;
+    p->lot = e->lot;
     p->beside = false;
     for (uint32_t left = e->a.kinds; left; left &= left - 1) {
         uint32_t kind = left & -left;
@@ -256,6 +261,8 @@ static void many_rows(struct queue *q, const struct expert_rows *e)
     struct strip_launch first = { .role = STRIP_GATE_UP,
                                   .splits = e->splits[0],
                                   .x = e->x,
+                                  .from = a->x,
+                                  .ldfrom = a->dim,
                                   .z = e->hidden,
                                   .zmat = e->zmat,
                                   .zrows = (int)all,
@@ -266,6 +273,8 @@ static void many_rows(struct queue *q, const struct expert_rows *e)
     struct strip_launch second = { .role = STRIP_DOWN,
                                    .splits = e->splits[1],
                                    .x = e->h,
+                                   .from = e->hidden,
+                                   .ldfrom = e->ldh,
                                    .z = e->out,
                                    .zrows = (int)all,
                                    .ldz = e->ldo,
@@ -318,17 +327,13 @@ void strip_moe(struct queue *q, const struct moe_args *a)
     cut_inputs(q, &e);
     each = (int)((NARROW_SHARED - narrow_sums(STRIP_TOKENS)) / narrow_row(e.span, e.exl3));
     each = each < STRIP_TOKENS ? each : STRIP_TOKENS;
-    e.wide = a->rows > NARROW_MOST || a->mixed || each < 1;
+    e.wide = a->rows > NARROW_MOST || a->mixed || each < 1 || a->kinds & EXPERT_KINDS_LONG;
     e.many = e.exl3 && (size_t)a->rows * (size_t)a->k > (size_t)a->experts * 32;
-    e.lot = wide_rows(e.exl3 ? MAT_KIND_EXL3 : 0, e.many);
+    e.lot = wide_rows(a->kinds, e.many);
     e.picks = a->k;
     e.a.rows = 1;
     one = (size_t)(uintptr_t)lay_out(&e, NULL);
     most = (int)(room / one);
-    if (a->kinds & MAT_KINDS_PLAIN) {
-        queue_fail(q, -ENOTSUP, "moe: plain and quantised weights together");
-        return;
-    }
     if (most < 1 || (a->in == CODEC_QW && a->dim % 32)) {
         queue_fail(q, -EINVAL,
                    "moe: %d experts of %d x %d need %zu bytes of scratch, there are %zu", a->k,

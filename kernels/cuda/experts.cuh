@@ -7,6 +7,9 @@
 #define EXPERTS_MAX 1024
 #define CHOICES_MAX 64 // experts of a row
 
+// Weights that are no operands of matrix instructions; moe.cu multiplies them.
+#define EXPERT_KINDS_LONG (1u << DTYPE_F32 | 1u << DTYPE_F16)
+
 __device__ static inline bool expert_type_ok(const struct moe_args &a, const struct mat &w)
 {
     return (mat_kind(&w) & a.kinds) &&
@@ -27,8 +30,8 @@ struct member {
 };
 static_assert(sizeof(struct member) == 16, "one load");
 
-// expert_sort - queue the sorting of picks: by expert, then row. order [picks]; heads, unless NULL:
-// their number, and the places where lots of `lot` members of an expert begin, in any order.
+// expert_sort - queue the sorting of picks: by expert, then row. order [picks]; heads: their number, and the
+// places where lots of `lot` members of an expert begin, in any order.
 void expert_sort(struct queue *q, const struct moe_args *a, int picks, struct member *order,
                  int32_t *heads, int lot);
 

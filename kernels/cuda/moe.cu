@@ -1,25 +1,12 @@
-// moe.cu owns the order of picks, and the experts where all weights are plain; experts.cu has the
-// others.
-//
-// Three launches for plain experts: picks are sorted by expert, hidden values are made for up to
-// GROUP picks of an expert at a time, and outputs are summed row by row, a row's experts in
-// ascending order, then the shared one. Sums of a pick do not depend on the picks beside it.
+// moe.cu owns the order of picks, and the products of experts whose weights are f32 or f16: no operands of
+// matrix instructions here. All else about experts is experts.cu's.
 #include "kernels/cuda/dot.cuh"
 #include "kernels/cuda/experts.cuh"
 #include "kernels/cuda/order.cuh"
-#include "kernels/cuda/strip.cuh"
+#include "kernels/cuda/wide.cuh"
 
 #define THREADS 256
-#define GROUP 4 // picks that share an expert's weights while they are read
-
-// What the launches of one call share. A pick is row * k + place; its hidden values are at hidden +
-// pick * inter, those of the shared expert for row r at hidden + (picks + r) * inter.
-struct experts {
-    struct moe_args a;
-    int picks;
-    float *hidden;
-    struct member *order; // as expert_sort leaves it
-};
+#define LONG_LOT 64 // rows of a block
 
 // A thread a pick counts the picks in front of it; a block takes all of them by and by.
 __global__ static void sort_picks(struct moe_args a, int picks, struct member *order,
@@ -58,7 +45,7 @@ __global__ static void sort_picks(struct moe_args a, int picks, struct member *o
         return;
     if (expert_is_here(a, e)) {
         order[before] = (struct member){ i, e, place, members - place };
-        if (heads && place % lot == 0)
+        if (place % lot == 0)
             heads[1 + atomicAdd(heads, 1)] = before;
     } else {
         order[picks - 1 - missing].pick = -1;
@@ -68,136 +55,60 @@ __global__ static void sort_picks(struct moe_args a, int picks, struct member *o
 void expert_sort(struct queue *q, const struct moe_args *a, int picks, struct member *order,
                  int32_t *heads, int lot)
 {
-    if (heads)
-        cudaMemsetAsync(heads, 0, sizeof(*heads), cuda_stream(q));
+    cudaMemsetAsync(heads, 0, sizeof(*heads), cuda_stream(q));
     launch(q, sort_picks, blocks_for((size_t)picks, THREADS), THREADS, 0, *a, picks, order, heads,
            lot, cuda_queue(q)->alarm);
 }
 
-// A block: a tile of the hidden values of up to RB picks of one expert, those from order[y] on if
-// that is where a group begins; behind the picks, of RB rows of the shared expert. Bound by the
-// bytes of the weights.
-template <int RB> __global__ static void hidden_tiles(struct experts x)
+// A block 64 outputs of the rows of a lot, DOT_ROWS of them and a tile at a time. Bound by the bytes of the weights.
+template <enum dtype D>
+__global__ static void long_rows(const __grid_constant__ struct strip_launch p)
 {
-    dependency_wait();
-    __shared__ float part[DOT_WARPS * RB * MAT_TILE];
-    const struct moe_args &a = x.a;
-    int y = (int)blockIdx.y, tile = (int)blockIdx.x, shared = y >= x.picks, n = 0, r, c;
-    struct mat w1, w3;
-    const float *in[RB];
-    float gate, up, weight;
+    __shared__ float part[DOT_WARPS * DOT_ROWS * MAT_TILE];
+    int t = (int)threadIdx.x;
+    struct strip_job j;
 
-    if (shared) {
-        int row = (y - x.picks) * RB;
+    if (!job_expert(p, 1u << D, LONG_LOT, &j))
+        return;
+    for (int n = 0; n < 64 && j.column + n < j.w.rows; n += MAT_TILE)
+        for (int first = 0; first < j.n; first += DOT_ROWS) {
+            const float *x[DOT_ROWS];
+            int row = first + t / MAT_TILE;
+            float sum;
 
-        w1 = *a.s1;
-        w3 = *a.s3;
-        n = a.rows - row < RB ? a.rows - row : RB;
 #pragma unroll
-        for (int i = 0; i < RB; i++)
-            in[i] = a.x + (size_t)(i < n ? row + i : row) * (size_t)w1.cols;
-    } else {
-        struct member m = x.order[y];
+            for (int i = 0; i < DOT_ROWS; i++) {
+                int at = j.z0 + (first + i < j.n ? first + i : first);
 
-        if (m.pick < 0 || m.place % RB != 0)
-            return;
-        n = m.left < RB ? m.left : RB;
-        w1 = a.w1[m.expert];
-        w3 = a.w3[m.expert];
-#pragma unroll
-        for (int i = 0; i < RB; i++) {
-            int pick = i < n ? x.order[y + i].pick : m.pick; // an expert's members lie side by side
-
-            in[i] = a.x + (size_t)(pick / a.k) * (size_t)w1.cols;
+                if (p.role == STRIP_GATE_UP)
+                    at = at < p.picks ? p.order[at].pick / p.a.k : at - p.picks;
+                x[i] = p.from + (size_t)at * (size_t)p.ldfrom;
+            }
+            sum =
+                dot_tile<D, DOT_ROWS>(mat_tile(j.w, (j.column + n) / MAT_TILE), j.w.cols, x, part);
+            if (t < DOT_ROWS * MAT_TILE && row < j.n)
+                p.z[j.z + (size_t)(j.z0 + row) * (size_t)p.ldz +
+                    (size_t)(j.column + n + t % MAT_TILE)] = sum;
         }
-    }
-    if (tile * MAT_TILE >= w1.rows)
-        return;
-    gate = dot_any<RB>(w1, tile, in, part);
-    up = dot_any<RB>(w3, tile, in, part);
-    r = (int)threadIdx.x / MAT_TILE;
-    c = tile * MAT_TILE + (int)threadIdx.x % MAT_TILE;
-    if (r >= n || c >= w1.rows)
-        return;
-    r = shared ? (y - x.picks) * RB + r : x.order[y + r].pick;
-    weight = shared ? 1 : a.weight[r];
-    r += shared ? x.picks : 0;
-    x.hidden[(size_t)r * (size_t)a.inter + (size_t)c] =
-        swiglu(rounded(gate, a.round), rounded(up, a.round), weight, a.limit, a.round);
 }
 
-// A block: a tile of a row's outputs. Bound by the bytes of the weights.
-__global__ static void output_tiles(struct experts x)
+void long_launch(struct queue *q, uint32_t kind, const struct strip_launch *p, dim3 grid)
 {
-    dependency_wait();
-    __shared__ float part[DOT_WARPS * MAT_TILE];
-    __shared__ int sorted[CHOICES_MAX];
-    const struct moe_args &a = x.a;
-    int row = (int)blockIdx.y, tile = (int)blockIdx.x, t = (int)threadIdx.x;
-    int n = tile * MAT_TILE + t % MAT_TILE;
-    const int32_t *id = a.id + (size_t)row * (size_t)a.k;
-    float y = 0;
-
-    if (t < a.k) {
-        int at = 0;
-
-        for (int j = 0; j < a.k; j++)
-            at += id[j] < id[t] || (id[j] == id[t] && j < t);
-        sorted[at] = t;
-    }
-    __syncthreads();
-    for (int i = 0; i < a.k; i++) {
-        int e = id[sorted[i]];
-        const float *in[1] = { x.hidden +
-                               ((size_t)row * (size_t)a.k + (size_t)sorted[i]) * (size_t)a.inter };
-
-        if (expert_is_here(a, e))
-            y += dot_any<1>(a.w2[e], tile, in, part);
-    }
-    if (a.s2) {
-        const float *in[1] = { x.hidden + (size_t)(x.picks + row) * (size_t)a.inter };
-
-        y += dot_any<1>(*a.s2, tile, in, part);
-    }
-    if (t < MAT_TILE && n < a.dim)
-        a.y[(size_t)row * (size_t)a.dim + (size_t)n] = y;
-}
-
-static void hidden_launch(struct queue *q, const struct experts *x)
-{
-    unsigned tiles = blocks_for((size_t)x->a.inter, MAT_TILE), lots = (unsigned)x->picks;
-
-    if (x->a.rows == 1)
-        launch(q, hidden_tiles<1>, dim3(tiles, lots + (x->a.s1 != NULL)), DOT_THREADS, 0, *x);
+    grid.z = (unsigned)p->lots + (p->a.s1 ? blocks_for((size_t)p->rows, LONG_LOT) : 0);
+    if (kind == 1u << DTYPE_F32)
+        long_rows<DTYPE_F32><<<grid, DOT_THREADS, 0, cuda_stream(q)>>>(*p);
     else
-        launch(q, hidden_tiles<GROUP>,
-               dim3(tiles, lots + (x->a.s1 ? blocks_for((size_t)x->a.rows, GROUP) : 0)),
-               DOT_THREADS, 0, *x);
+        long_rows<DTYPE_F16><<<grid, DOT_THREADS, 0, cuda_stream(q)>>>(*p);
 }
 
 extern "C" void cuda_moe(struct queue *q, const struct moe_args *a)
 {
-    struct experts x = { *a, a->rows * a->k, a->scratch, NULL };
-    size_t room = cuda_queue(q)->scratch_bytes;
-
     if (queue_skips(q, a->rows))
         return;
-    x.order = (struct member *)cuda_queue(q)->scratch;
-    if (a->experts < 1 || a->experts > EXPERTS_MAX || a->k < 1 || a->k > CHOICES_MAX ||
-        (size_t)x.picks * sizeof(struct member) > room) {
-        queue_fail(q, -EINVAL, "moe: %d of %d experts in %d rows, want at most %d of %d", a->k,
-                   a->experts, a->rows, CHOICES_MAX, EXPERTS_MAX);
+    if (a->experts < 1 || a->experts > EXPERTS_MAX || a->k < 1 || a->k > CHOICES_MAX) {
+        queue_fail(q, -EINVAL, "moe: %d of %d experts, want at most %d of %d", a->k, a->experts,
+                   CHOICES_MAX, EXPERTS_MAX);
         return;
     }
-    if (a->kinds & ~MAT_KINDS_PLAIN) {
-        strip_moe(q, a);
-        return;
-    }
-    if (a->inter > 0) {
-        expert_sort(q, a, x.picks, x.order, NULL, 1);
-        hidden_launch(q, &x);
-    }
-    launch(q, output_tiles, dim3(blocks_for((size_t)a->dim, MAT_TILE), (unsigned)a->rows),
-           DOT_THREADS, 0, x);
-    queue_note(q, "moe");
+    strip_moe(q, a);
 }

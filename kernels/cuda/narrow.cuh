@@ -11,7 +11,7 @@
 #define NARROW_SUMS (EXL3_BLOCK + 4) // values of a row of sums: rows begin in other banks
 #define NARROW_PART (STRIP_WARPS * STRIP_THREADS * 16) // bytes of what warps add up at a time
 #define NARROW_PAD 8                                   // values between rows of inputs
-#define NARROW_AHEAD 4    // pieces of codes that are on their way to a warp
+#define NARROW_AHEAD 4    // pieces of codes that are on their way to a warp; half as many of bf16
 #define NARROW_TASKS 64   // 128 inputs of a row each, up to which a block makes its own inputs
 #define NARROW_AGAIN 4096 // and all blocks together
 
@@ -260,11 +260,12 @@ __device__ static inline void narrow_inputs(const struct strip_launch &p,
 // its peers: those of row i from peer r are row i / peers * peers + r of its sums.
 
 // Warps add their sums in order and send them to where rows are finished.
-template <int TILES, int NT>
-__device__ static inline void narrow_add(const float (&acc)[TILES][NT][4], float4 *part,
+template <class C, int NT>
+__device__ static inline void narrow_add(const float (&acc)[C::TILES][NT][4], float4 *part,
                                          float *sums, int n)
 {
-    constexpr int AT_A_TIME = 8 / NT < TILES ? 8 / NT : TILES, SLOTS = AT_A_TIME * NT * CUDA_WARP;
+    constexpr int TILES = C::TILES, AT_A_TIME = 8 / NT < TILES ? 8 / NT : TILES;
+    constexpr int SLOTS = AT_A_TIME * NT * CUDA_WARP;
     int t = (int)threadIdx.x, lane = t % CUDA_WARP, warp = t / CUDA_WARP;
     int row = warp % NT * STRIP_TOKENS + lane % 4 * 2, peers = (int)gridDim.x;
     float *to[2];
@@ -272,7 +273,7 @@ __device__ static inline void narrow_add(const float (&acc)[TILES][NT][4], float
     for (int k = 0; k < 2; k++) {
         int i = row + k;
 
-        to[k] = sums + (i / peers * peers + (int)blockIdx.x) * NARROW_SUMS + lane / 4;
+        to[k] = sums + (i / peers * peers + (int)blockIdx.x) * NARROW_SUMS;
         if (peers > 1)
             to[k] = cluster_peer(to[k], i % peers);
     }
@@ -293,7 +294,8 @@ __device__ static inline void narrow_add(const float (&acc)[TILES][NT][4], float
         if (first == 0 && peers > 1)
             cluster_wait(); // all of the cluster are there
         if (t < SLOTS && row < n) {
-            int tile = (first + warp / NT) * MAT_TILE;
+            int tile = first + warp / NT;
+            int low = C::output(tile, lane / 4, 0), high = C::output(tile, lane / 4, 1);
             float4 s = part[t];
 
 #pragma unroll
@@ -305,11 +307,11 @@ __device__ static inline void narrow_add(const float (&acc)[TILES][NT][4], float
                 s.z += o.z;
                 s.w += o.w;
             }
-            to[0][tile] = s.x;
-            to[0][tile + 8] = s.z;
+            to[0][low] = s.x;
+            to[0][high] = s.z;
             if (row + 1 < n) {
-                to[1][tile] = s.y;
-                to[1][tile + 8] = s.w;
+                to[1][low] = s.y;
+                to[1][high] = s.w;
             }
         }
     }
@@ -418,6 +420,17 @@ template <class C> __device__ static inline void narrow_near(const C &codes, int
         prefetch_l2((const char *)(codes.at - lane) + (size_t)piece * C::BYTES + lane * 128);
 }
 
+template <> __device__ inline void narrow_near(const bf16_codes &codes, int piece, int end)
+{
+    if (piece < end)
+        codes.near(piece);
+}
+
+template <class C> __device__ static constexpr int narrow_pieces_ahead()
+{
+    return C::KIND == bf16_codes::KIND ? NARROW_AHEAD / 2 : NARROW_AHEAD;
+}
+
 // Where a lane finds its rows' inputs: of unit 0, and counts of planes.
 template <int NT> struct narrow_x {
     const uint16_t *x[NT];
@@ -452,7 +465,7 @@ __device__ static inline void narrow_part(const C &codes, const struct narrow_x<
         if (at > first)
             codes.load(at, now);
         load_x(at, 0, b);
-        narrow_near(codes, at + NARROW_AHEAD, end);
+        narrow_near(codes, at + narrow_pieces_ahead<C>(), end);
         int planes = 1;
 
         if (!C::F16) {
@@ -538,7 +551,7 @@ __global__ static void __launch_bounds__(STRIP_THREADS, NT == 1 ? C::BLOCKS : C:
         cluster_arrive();
     narrow_units(*j.w, j.split, p.splits, &low, &high);
     narrow_ahead(p, j, low, high);
-    for (int i = 1; i < NARROW_AHEAD; i++)
+    for (int i = 1; i < narrow_pieces_ahead<C>(); i++)
         narrow_near(codes, at + i, end);
     if (p.role == STRIP_DENSE)
         dependency_settle();
@@ -570,7 +583,7 @@ __global__ static void __launch_bounds__(STRIP_THREADS, NT == 1 ? C::BLOCKS : C:
     else
         narrow_part<C, NT, 0>(codes, x, at, end, now, acc);
     dependency_next();
-    narrow_add<C::TILES, NT>(acc, part, sums, j.n);
+    narrow_add<C, NT>(acc, part, sums, j.n);
     if (gridDim.x > 1) {
         cluster_arrive();
         cluster_wait();

@@ -227,7 +227,7 @@ __global__ static void __launch_bounds__(THREADS, 1)
 #pragma unroll
             for (int c = 0; c < 4; c++)
                 sums[(r0 + r * STRIP_TOKENS + lane % 4 * 2 + c % 2) * SUMS_LD +
-                     (t0 + k) * MAT_TILE + lane / 4 + c / 2 * 8] = all.v[k][r][c];
+                     C::output(t0 + k, lane / 4, c / 2)] = all.v[k][r][c];
     __syncthreads();
     for (int i = warp; i < ROWS && first + i < p.rows; i += WARPS) {
         float4 f = *(const float4 *)(sums + i * SUMS_LD + 4 * lane);
@@ -286,6 +286,7 @@ extern "C" cudaError_t cuda_sheet_limits(int shared_max)
     ROOM_FOR(fp8_codes)
     ROOM_FOR(fp4_codes<DTYPE_MXFP4>)
     ROOM_FOR(exl3_codes<8>)
+    ROOM_FOR(bf16_codes)
 #undef ROOM_FOR
     return e;
 }
@@ -313,6 +314,9 @@ void sheet_matmul(struct queue *q, const struct strip_launch *p, void *room, siz
         return;
     case DTYPE_NVFP4:
         sheet_go<fp4_codes<DTYPE_NVFP4>>(q, &s, bytes);
+        return;
+    case DTYPE_BF16:
+        sheet_go<bf16_codes>(q, &s, bytes);
         return;
     default:
         break;

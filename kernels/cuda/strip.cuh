@@ -49,6 +49,7 @@ struct strip_launch {
     int splits, rows;
     struct strip_x x; // inputs; data NULL: blocks make their own from `from`
     const float *from;
+    int ldfrom; // experts of many rows: values of a row of `from`
     int span; // units of inputs that a block makes at most
     enum codec in;
     enum round round;
@@ -68,7 +69,7 @@ struct strip_launch {
     int zrows, ldz;
     const struct member *order;      // as expert_sort leaves it
     const int32_t *heads;            // the same: their number, and where a block's rows begin
-    int lots;                        // heads at most
+    int lots, lot;                   // heads at most, of `lot` rows
     const struct mat *we[2], *ws[2]; // matrices of routed experts and of the shared one
     int matrices;                    // each matrix has inputs of its own
 };
@@ -215,7 +216,10 @@ void strip_launch_exl3(struct queue *q, int bits2, const struct strip_launch *p,
 
 cudaError_t strip_limits_exl3(cudaError_t e);
 
-// strip_matmul, strip_moe - the ops, for weights of which some are quantised.
+// long_launch - the same for experts of EXPERT_KINDS_LONG.
+void long_launch(struct queue *q, uint32_t kind, const struct strip_launch *p, dim3 grid);
+
+// strip_matmul - the op for weights that are operands of matrix instructions; strip_moe - the op.
 void strip_matmul(struct queue *q, const struct matmul_args *a);
 void strip_moe(struct queue *q, const struct moe_args *a);
 

@@ -1,4 +1,4 @@
-// strips.cu owns the dense product of quantised weights: rows go in, strips are multiplied, sums
+// strips.cu owns the dense product of bf16 and quantised weights: rows go in, strips are multiplied, sums
 // come out. Rows are taken as many at a time as the queue's scratch holds.
 #include "kernels/cuda/rows.cuh"
 #include "kernels/cuda/sheet.cuh"
@@ -64,6 +64,10 @@ void strip_launch_kind(struct queue *q, uint32_t kind, const struct strip_launch
         strip_go<fp4_codes<DTYPE_MXFP4>>(q, p, grid);
     else if (kind == fp4_codes<DTYPE_NVFP4>::KIND)
         strip_go<fp4_codes<DTYPE_NVFP4>>(q, p, grid);
+    else if (kind == bf16_codes::KIND)
+        strip_go<bf16_codes>(q, p, grid);
+    else if (kind & EXPERT_KINDS_LONG)
+        long_launch(q, kind, p, grid);
     else
         for (int bits2 = 2; bits2 <= 16; bits2++)
             if (kind == MAT_KIND_EXL3 << bits2)
@@ -77,6 +81,7 @@ extern "C" cudaError_t cuda_strip_limits(int shared_max)
     e = strip_limits<fp8_codes>(e);
     e = strip_limits<fp4_codes<DTYPE_MXFP4>>(e);
     e = strip_limits<fp4_codes<DTYPE_NVFP4>>(e);
+    e = strip_limits<bf16_codes>(e);
     return strip_limits_exl3(e);
 }
 
@@ -155,10 +160,11 @@ static bool own_inputs(const struct strip_launch *p, int rows)
 {
     size_t sums = narrow_sums((rows > STRIP_TOKENS ? 2 : 1) * STRIP_TOKENS);
     int each = rows > STRIP_TOKENS ? 2 * STRIP_TOKENS : rows;
+    bool exl3 = p->w.dtype == DTYPE_EXL3;
 
-    return !p->wide && p->w.dtype == DTYPE_EXL3 && rows * p->span / 2 <= NARROW_TASKS &&
+    return !p->wide && (exl3 || p->w.dtype == DTYPE_BF16) && rows * p->span / 2 <= NARROW_TASKS &&
            rows * p->span / 2 * p->splits * p->groups * p->parts <= NARROW_AGAIN &&
-           (size_t)each * narrow_row(p->span, true) <= NARROW_SHARED - sums;
+           (size_t)each * narrow_row(p->span, exl3) <= NARROW_SHARED - sums;
 }
 
 void strip_matmul(struct queue *q, const struct matmul_args *a)
@@ -168,7 +174,7 @@ void strip_matmul(struct queue *q, const struct matmul_args *a)
     bool exl3 = p.w.dtype == DTYPE_EXL3;
     size_t row, spare = 0, room = cuda_queue(q)->scratch_bytes;
 
-    if (p.w.q.layout != LAYOUT_DEVICE) {
+    if (p.w.dtype > DTYPE_COUNT && p.w.q.layout != LAYOUT_DEVICE) {
         queue_fail(q, -EINVAL, "matmul: weights packed for another backend");
         return;
     }

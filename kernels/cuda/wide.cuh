@@ -52,7 +52,8 @@ __device__ static inline bool job_dense(const struct strip_launch &p, int rows, 
     return j->strip * wide < begin + p.local;
 }
 
-// Members of an expert lie side by side in the order; heads are those where a lot of rows begins.
+// Members of an expert lie side by side in the order; heads are those where a lot of rows begins, `rows` of them
+// at most and of the shared expert.
 __device__ static inline bool job_expert(const struct strip_launch &p, uint32_t kind, int rows,
                                          struct strip_job *j)
 {
@@ -66,7 +67,7 @@ __device__ static inline bool job_expert(const struct strip_launch &p, uint32_t 
         y = p.heads[1 + y];
         head = p.order[y];
         j->w = p.we[m][head.expert];
-        j->n = head.left < rows ? head.left : rows;
+        j->n = head.left < p.lot ? head.left : p.lot;
         j->z0 = y;
     } else {
         int row = (y - p.lots) * rows;
@@ -258,17 +259,16 @@ __global__ static void __launch_bounds__(STRIP_THREADS, NT == 1 ? 2 : 1)
 
                 if (row < j.n)
                     p.z[j.z + (size_t)(j.z0 + row) * (size_t)p.ldz +
-                        (size_t)(j.column + (t0 + k) * MAT_TILE + lane / 4 + c / 2 * 8)] =
-                        all[k][r][c];
+                        (size_t)(j.column + C::output(t0 + k, lane / 4, c / 2))] = all[k][r][c];
             }
 }
 
 // ---- launching ----------------------------------------------------------------------------------
 
-// Rows that a block takes where p has few or many of them.
-static inline int wide_rows(uint32_t kind, bool many)
+// Rows that blocks for every one of these kinds take, where there are few or many of them.
+static inline int wide_rows(uint32_t kinds, bool many)
 {
-    return (kind >= MAT_KIND_EXL3 ? 32 : 64) * (many ? 2 : 1);
+    return (kinds >= MAT_KIND_EXL3 ? 32 : 64) * (many ? 2 : 1);
 }
 
 template <class C, int NT>
@@ -286,9 +286,12 @@ static void wide_go(struct queue *q, const struct strip_launch *p, dim3 grid)
 // strip_go - queue the product; grid.x and grid.y are set.
 template <class C> static void strip_go(struct queue *q, const struct strip_launch *p, dim3 grid)
 {
-    if (p->wide && C::F16 && p->many) {
-        wide_go<C, 2>(q, p, grid);
-    } else if (p->wide) {
+    if constexpr (C::F16)
+        if (p->wide && p->many) {
+            wide_go<C, 2>(q, p, grid);
+            return;
+        }
+    if (p->wide) {
         wide_go<C, 1>(q, p, grid);
     } else if (p->role != STRIP_DENSE) { // an expert has few of the rows
         grid.z = (unsigned)p->picks + (p->a.s1 ? blocks_for((size_t)p->rows, p->each) : 0);
@@ -311,9 +314,10 @@ template <class C> static cudaError_t strip_limits(cudaError_t e)
     if (e == cudaSuccess)
         e = cudaFuncSetAttribute((const void *)strip_wide<C, 1>,
                                  cudaFuncAttributeMaxDynamicSharedMemorySize, WIDE_ROOM);
-    if (e == cudaSuccess && C::F16)
-        e = cudaFuncSetAttribute((const void *)strip_wide < C, C::F16 ? 2 : 1 >,
-                                 cudaFuncAttributeMaxDynamicSharedMemorySize, WIDE_ROOM);
+    if constexpr (C::F16)
+        if (e == cudaSuccess)
+            e = cudaFuncSetAttribute((const void *)strip_wide<C, 2>,
+                                     cudaFuncAttributeMaxDynamicSharedMemorySize, WIDE_ROOM);
     return e;
 }
 

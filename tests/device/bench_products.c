@@ -1,4 +1,4 @@
-/* Products by quantised weights at the shapes of one of two ranks of V4.1, cold: captured calls that
+/* Products by weights of every format at the shapes of one of two ranks of V4.1, cold: captured calls that
  * each read other bytes of a buffer many times the cache, medians of REPEATS launches.
  *
  *   products [-s] [-w] [-c NAME] [file]
@@ -15,19 +15,19 @@
 #define REPEATS 9
 #define EXPERTS 128
 #define CHOICES 6
-#define EXPERTS_NAME "experts 3 bits and shared 5"
 
 struct product_bench {
     struct lab lab;
     const struct backend_ops *b;
     FILE *json;
-    bool warm;        /* see -w */
-    const char *only; /* cases with this in their name, NULL for all */
-    char *pool, *x, *y, *scratch;
-    size_t at;   /* in the pool */
-    double copy; /* GB/s */
+    bool warm;                          /* see -w */
+    const char *only;                   /* cases with this in their name, NULL for all */
+    char *pool, *x, *x16, *y, *scratch; /* x16: rows of bf16 numbers */
+    size_t at;                          /* in the pool */
+    double copy;                        /* GB/s */
     /* of a call */
     struct mat w;
+    const char *from;
     struct moe_args moe;
     int32_t *id;
     int rows, turn;
@@ -44,13 +44,13 @@ static void *room(struct product_bench *p, size_t bytes)
     return to;
 }
 
-/* Random bits whose f32, f16 and bf16 readings are all below 2. */
-static void fill(struct product_bench *p, char *to, size_t bytes)
+/* Random bits, of which those of mask. */
+static void fill(struct product_bench *p, char *to, size_t bytes, uint32_t mask)
 {
     static uint32_t part[1 << 18];
 
     for (size_t i = 0; i < COUNT(part); i++)
-        part[i] = philox4x32((uint32_t)i, 7, 7, 7, 7).w[0] & 0xbfffbfffu;
+        part[i] = philox4x32((uint32_t)i, 7, 7, 7, 7).w[0] & mask;
     for (size_t at = 0; at < bytes; at += sizeof(part))
         p->b->put(p->lab.q, to + at, part, bytes - at < sizeof(part) ? bytes - at : sizeof(part));
     p->b->wait(p->lab.q);
@@ -127,7 +127,7 @@ static void call_matmul(struct product_bench *p)
     mat_parts(&w, &parts);
     mat_place(&w, cold(p, parts.total));
     p->b->op->matmul(p->lab.q, &(struct matmul_args){ .w = &w,
-                                                      .x = (float *)p->x,
+                                                      .x = (const float *)p->from,
                                                       .y = (float *)p->y,
                                                       .rows = p->rows,
                                                       .round = ROUND_BF16 });
@@ -152,19 +152,15 @@ static void dense(struct product_bench *p)
     static const struct {
         const char *name;
         struct mat w;
+        bool prompts, x16;
     } cases[] = {
 #define EXL3(b, n, k)                                                                              \
-    {                                                                                              \
-        "exl3 " #b " bits " #n " x " #k,                                                           \
-        {                                                                                          \
-            .dtype = DTYPE_EXL3, .rows = n, .cols = k, .q = {                                      \
-                1,                                                                                 \
-                CODEBOOK_MUL1,                                                                     \
-                2 * b,                                                                             \
-                .slices = 1                                                                        \
-            }                                                                                      \
-        }                                                                                          \
-    }
+    { "exl3 " #b " bits " #n " x " #k,                                                             \
+      { .dtype = DTYPE_EXL3,                                                                       \
+        .rows = n,                                                                                 \
+        .cols = k,                                                                                 \
+        .q = { 1, CODEBOOK_MUL1, 2 * b, .slices = 1 } },                                           \
+      b == 5 && n == 5120 }
         EXL3(5, 1280, 5120),
         EXL3(5, 16384, 1280),
         EXL3(5, 5120, 4096),
@@ -174,11 +170,22 @@ static void dense(struct product_bench *p)
         EXL3(4, 5120, 4096),
         EXL3(8, 5120, 4096),
         { "fp8 32 5120 x 4096",
-          { .dtype = DTYPE_FP8, .rows = 5120, .cols = 4096, .q = { 1, .block = 32, .e8m0 = 1 } } },
+          { .dtype = DTYPE_FP8, .rows = 5120, .cols = 4096, .q = { 1, .block = 32, .e8m0 = 1 } },
+          true },
         { "mxfp4 5120 x 4096",
-          { .dtype = DTYPE_MXFP4, .rows = 5120, .cols = 4096, .q = { .layout = 1 } } },
+          { .dtype = DTYPE_MXFP4, .rows = 5120, .cols = 4096, .q = { .layout = 1 } },
+          true },
         { "nvfp4 5120 x 4096",
-          { .dtype = DTYPE_NVFP4, .rows = 5120, .cols = 4096, .q = { 1, .global = 0.01f } } },
+          { .dtype = DTYPE_NVFP4, .rows = 5120, .cols = 4096, .q = { 1, .global = 0.01f } },
+          true },
+        { "bf16 1280 x 5120", { .dtype = DTYPE_BF16, .rows = 1280, .cols = 5120 } },
+        { "bf16 16384 x 1280", { .dtype = DTYPE_BF16, .rows = 16384, .cols = 1280 } },
+        { "bf16 5120 x 4096", { .dtype = DTYPE_BF16, .rows = 5120, .cols = 4096 }, true },
+        { "bf16 5120 x 4096, rows too",
+          { .dtype = DTYPE_BF16, .rows = 5120, .cols = 4096 },
+          true,
+          true },
+        { "bf16 64640 x 5120", { .dtype = DTYPE_BF16, .rows = 64640, .cols = 5120 }, false, true },
     };
     static const int rows[] = { 1, 2, 4, 8, 16, 512, 4096 };
 
@@ -187,9 +194,10 @@ static void dense(struct product_bench *p)
             const struct mat *w = &cases[i].w;
             struct mat_parts parts;
 
-            if ((rows[r] > 16 && i != 2 && i < 8) || !wanted(p, cases[i].name))
+            if ((rows[r] > 16 && !cases[i].prompts) || !wanted(p, cases[i].name))
                 continue;
             p->w = *w;
+            p->from = cases[i].x16 ? p->x16 : p->x;
             p->rows = rows[r];
             mat_parts(w, &parts);
             say(p, cases[i].name, time_of(p, call_matmul, rows[r] > 16 ? 2 : 40), parts.total,
@@ -197,8 +205,21 @@ static void dense(struct product_bench *p)
         }
 }
 
-/* EXPERTS experts of 3 bits and a shared one of 5, half of the width; rows choose evenly. */
-static void experts(struct product_bench *p)
+static const struct {
+    const char *name;
+    struct mat routed, shared;
+} mixtures[] = {
+    { "experts 3 bits and shared 5",
+      { .dtype = DTYPE_EXL3, .q = { 1, CODEBOOK_MUL1, 6, .slices = 1 } },
+      { .dtype = DTYPE_EXL3, .q = { 1, CODEBOOK_MUL1, 10, .slices = 1 } } },
+    { "experts mxfp4 and shared fp8",
+      { .dtype = DTYPE_MXFP4, .q = { .layout = 1 } },
+      { .dtype = DTYPE_FP8, .q = { 1, .block = 32, .e8m0 = 1 } } },
+    { "experts bf16", { .dtype = DTYPE_BF16 }, { .dtype = DTYPE_BF16 } },
+};
+
+/* EXPERTS experts and a shared one, half of the width; rows choose evenly. */
+static void experts(struct product_bench *p, int which)
 {
     static const int rows[] = { 1, 2, 4, 8, 16, 512 };
     size_t mats = 3 * EXPERTS + 3, bytes[3] = { 0 }, n = 8 * 4096 * CHOICES;
@@ -210,10 +231,9 @@ static void experts(struct product_bench *p)
         bool down = i < 3 * EXPERTS ? i >= 2 * EXPERTS : i == 3 * EXPERTS + 2;
         struct mat_parts parts;
 
-        m[i] = (struct mat){ .dtype = DTYPE_EXL3,
-                             .rows = down ? 5120 : 1152,
-                             .cols = down ? 1152 : 5120,
-                             .q = { 1, CODEBOOK_MUL1, i < 3 * EXPERTS ? 6 : 10, .slices = 1 } };
+        m[i] = i < 3 * EXPERTS ? mixtures[which].routed : mixtures[which].shared;
+        m[i].rows = down ? 5120 : 1152;
+        m[i].cols = down ? 1152 : 5120;
         mat_parts(&m[i], &parts);
         mat_place(&m[i], cold(p, parts.total));
         bytes[i < 3 * EXPERTS ? down : 2] += parts.total;
@@ -231,7 +251,8 @@ static void experts(struct product_bench *p)
                                 .s1 = d + 3 * EXPERTS,
                                 .s3 = d + 3 * EXPERTS + 1,
                                 .s2 = d + 3 * EXPERTS + 2,
-                                .x = (float *)p->x,
+                                .x = (float *)(mixtures[which].routed.dtype == DTYPE_EXL3 ? p->x
+                                                                                          : p->x16),
                                 .weight = (float *)p->x,
                                 .y = (float *)p->y,
                                 .scratch = (float *)p->scratch,
@@ -251,7 +272,7 @@ static void experts(struct product_bench *p)
             seen[id[i]] = true;
         }
         p->rows = rows[r];
-        say(p, EXPERTS_NAME, time_of(p, call_moe, rows[r] > 16 ? 2 : 16),
+        say(p, mixtures[which].name, time_of(p, call_moe, rows[r] > 16 ? 2 : 16),
             (bytes[0] + bytes[1]) / EXPERTS * distinct + bytes[2],
             6.0 * rows[r] * (CHOICES + 1) * 5120 * 1152);
     }
@@ -281,15 +302,19 @@ int products_main(int argc, char **argv)
     p.b = p.lab.dev->ops;
     p.pool = room(&p, POOL);
     p.x = room(&p, (size_t)4096 * 5120 * 4);
+    p.x16 = room(&p, (size_t)4096 * 5120 * 4);
     p.y = room(&p, (size_t)4096 * 16384 * 4);
     p.scratch = room(&p, (size_t)4096 * 7 * 2304 * 4);
-    fill(&p, p.pool, POOL);
-    fill(&p, p.x, (size_t)4096 * 5120 * 4);
+    /* f32, f16 and bf16 readings are all below 2 */
+    fill(&p, p.pool, POOL, 0xbfffbfffu);
+    fill(&p, p.x, (size_t)4096 * 5120 * 4, 0xbfffbfffu);
+    fill(&p, p.x16, (size_t)4096 * 5120 * 4, 0xbfff0000u);
     p.copy = POOL / time_of(&p, call_copy, 2) / 1e3;
     printf("a copy reads and writes %.0f GB/s\n", p.copy);
     dense(&p);
-    if (!p.warm && wanted(&p, EXPERTS_NAME))
-        experts(&p);
+    for (int i = 0; i < COUNT(mixtures); i++)
+        if (!p.warm && wanted(&p, mixtures[i].name))
+            experts(&p, i);
     if (p.json)
         fclose(p.json);
     lab_close(&p.lab);

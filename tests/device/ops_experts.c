@@ -227,9 +227,13 @@ enum { MCG_3 = 20, MUL1_1 = 26, MUL1_15, MUL1_2, MUL1_3 = 30, MUL1_4 = 32, MUL1_
 static void make_moe(struct lab *l, const struct expert_shape *s, struct trial *t)
 {
     int inter = s->inter > s->shared ? s->inter : s->shared;
-    bool fp8 = s->type_shared == FP8_32 || s->type == FP8_128; /* weights as large as 448 */
+    struct mat routed, shared;
     int32_t *id;
+    bool fp8; /* weights as large as 448 */
 
+    qmats_type(s->type, &routed);
+    qmats_type(s->type_shared, &shared);
+    fp8 = routed.dtype == DTYPE_FP8 || shared.dtype == DTYPE_FP8;
     trial_begin(t, l, run_moe, s, s->rows,
                 "%d of %d experts, %d x %d shared %d types %d and %d round %d, %d rows", s->k,
                 s->experts, s->dim, s->inter, s->shared, s->type, s->type_shared, s->round,
@@ -268,7 +272,22 @@ static void moe(struct lab *l)
         { 4, 2, 512, 384, 256, FP8_128, MUL1_5, ROUND_NONE, 16, 2, 128 },
         { 4, 2, 256, 256, 128, MUL1_3, MUL1_5, ROUND_NONE, 16, 2, 128, CODEC_F32, MUL1_4 },
         { 4, 2, 256, 256, 128, MXFP4, MUL1_5, ROUND_NONE, 16, 2, 128, CODEC_F32, MUL1_3 },
+        { 7, 3, 129, 37, 50, BF16, BF16, ROUND_NONE, 19, 2, 1 },
+        { 6, 3, 160, 96, 64, BF16, BF16, ROUND_NONE, 530, 4, 1 },
+        { 6, 3, 160, 96, 64, BF16, FP8_32, ROUND_NONE, 16, 2, 32 },
+        { 6, 3, 160, 96, 64, MXFP4, BF16, ROUND_NONE, 70, 3, 32, CODEC_QW },
+        { 4, 2, 256, 256, 128, MUL1_3, BF16, ROUND_NONE, 16, 2, 128 },
+        { 4, 2, 256, 256, 128, MUL1_3, BF16, ROUND_NONE, 16, 1, 128, CODEC_F32, BF16 },
+        { 4, 2, 256, 128, 128, BF16, MUL1_5, ROUND_NONE, 16, 2, 128, CODEC_F32, NVFP4 },
+        { 4, 2, 256, 128, 128, MUL1_3, F16, ROUND_NONE, 16, 2, 128 },
+        { 4, 2, 256, 128, 128, MUL1_3, BF16, ROUND_NONE, 150, 150, 128 },
+        { 4, 2, 128, 128, 128, FP8_32, MUL1_2, ROUND_NONE, 150, 75, 128 },
+        { 6, 3, 160, 96, 64, F32, FP8_32, ROUND_NONE, 70, 2, 32, CODEC_F32, MXFP4 },
+        { 6, 3, 161, 99, 65, F16, F32, ROUND_NONE, 70, 4, 1, CODEC_F32, BF16 },
+        { 6, 3, 256, 128, 128, BF16, F32, ROUND_BF16, 16, 2, 1, CODEC_F32, F16 },
     };
+
+    struct mat w;
 
     lab_begin(l, "moe");
     for (int i = 0; i < COUNT(shapes); i++) {
@@ -277,6 +296,18 @@ static void moe(struct lab *l)
         make_moe(l, &shapes[i], &t);
         lab_run(&t);
     }
+    lab_end(l);
+    lab_begin(l, "moe types");
+    for (int i = 0; qmats_type(i, &w); i++)
+        for (int k = 0; w.dtype > DTYPE_COUNT && k < 3; k++) {
+            /* 16 rows; 70, few and many of them to an expert */
+            struct expert_shape s = { k == 2 ? 2 : 6, 2,           128, 128, 128, i, i,
+                                      ROUND_NONE,     k ? 70 : 16, 1,   128 };
+            struct trial t;
+
+            make_moe(l, &s, &t);
+            lab_run(&t);
+        }
     lab_end(l);
 }
 
@@ -326,8 +357,6 @@ static void refusals(struct lab *l)
         int dim, want;
         enum codec in;
     } cases[] = {
-        { "plain and quantised weights", 1u << DTYPE_BF16 | MAT_KIND_EXL3 << 6, 128, -ENOTSUP,
-          CODEC_F32 },
         { "inputs that end inside a block of the quantiser", 1u << DTYPE_FP8, 48, -EINVAL,
           CODEC_QW },
     };
