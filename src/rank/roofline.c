@@ -16,9 +16,10 @@
 #define LANES 128.0 /* of a multiprocessor: instructions a clock, a warp's counted as 32 */
 
 static const char *const op_names[ROOF_OPS] = {
-    [ROOF_PRODUCT] = "product", [ROOF_EXPERTS] = "experts", [ROOF_SITE] = "site",
-    [ROOF_ROUTE] = "route",     [ROOF_ATTEND] = "attend",   [ROOF_KEEP] = "keep",
-    [ROOF_NORM] = "norm",       [ROOF_SELECT] = "select",   [ROOF_REST] = "rest"
+    [ROOF_PRODUCT] = "product", [ROOF_JOINED] = "joined", [ROOF_EXPERTS] = "experts",
+    [ROOF_SITE] = "site",       [ROOF_ROUTE] = "route",   [ROOF_ATTEND] = "attend",
+    [ROOF_KEEP] = "keep",       [ROOF_NORM] = "norm",     [ROOF_SELECT] = "select",
+    [ROOF_REST] = "rest"
 };
 
 /* What a weight stands for, by what its name contains; the first that fits. `also` are the ops behind its
@@ -27,28 +28,24 @@ static const struct {
     const char *has, *title;
     enum roof_op op;
     enum roof_op also[4]; /* ends with ROOF_PRODUCT */
-    bool joined;          /* its product is one launch with one that is counted */
 } uses[] = {
     { ".ffn.experts.", "experts", ROOF_EXPERTS, { ROOF_PRODUCT } },
     { ".shared_experts.", "experts", ROOF_EXPERTS, { ROOF_PRODUCT } },
     { ".ffn.gate.weight", "routers", ROOF_ROUTE, { ROOF_PRODUCT } },
     { ".hc_attn_fn", "hyper-connections", ROOF_SITE, { ROOF_PRODUCT } },
     { ".hc_ffn_fn", "hyper-connections", ROOF_SITE, { ROOF_PRODUCT } },
-    { ".compressor.wkv.", "compressors, indexers", ROOF_PRODUCT, { ROOF_NORM, ROOF_KEEP }, true },
+    { ".compressor.wkv.", "compressors, indexers", ROOF_JOINED, { ROOF_NORM } },
     { ".compressor.wgate.",
       "compressors, indexers",
-      ROOF_PRODUCT,
-      { ROOF_KEEP, ROOF_KEEP, ROOF_REST },
-      true },
+      ROOF_JOINED,
+      { ROOF_REST, ROOF_REST, ROOF_REST } },
     { ".indexer.wk.", "compressors, indexers", ROOF_PRODUCT, { ROOF_KEEP } },
     { ".indexer.wq_b.",
       "compressors, indexers",
-      ROOF_PRODUCT,
-      { ROOF_REST, ROOF_REST, ROOF_SELECT },
-      true },
-    { ".indexer.weights_proj.", "compressors, indexers", ROOF_PRODUCT, { ROOF_PRODUCT }, true },
-    { ".attn.wkv.weight", "attention products", ROOF_PRODUCT, { ROOF_KEEP, ROOF_ATTEND }, true },
-    { ".attn.wq_a.weight", "attention products", ROOF_PRODUCT, { ROOF_NORM } },
+      ROOF_JOINED,
+      { ROOF_REST, ROOF_REST, ROOF_SELECT } },
+    { ".indexer.weights_proj.", "compressors, indexers", ROOF_JOINED, { ROOF_PRODUCT } },
+    { ".attn.wkv.weight", "attention products", ROOF_JOINED, { ROOF_KEEP, ROOF_ATTEND } },
     { ".attn.w", "attention products", ROOF_PRODUCT, { ROOF_PRODUCT } },
     { ".engram.wkv.", "n-gram rows", ROOF_PRODUCT, { ROOF_REST, ROOF_REST, ROOF_REST, ROOF_REST } },
     { "head.weight", "head", ROOF_PRODUCT, { ROOF_REST, ROOF_REST } },
@@ -153,13 +150,12 @@ static double step(const struct roof *w, enum roof_op op)
            w->d->clock_ghz;
 }
 
-static void add(struct roof *w, const char *title, enum roof_op op, bool joined, double bytes,
-                double weights)
+static void add(struct roof *w, const char *title, enum roof_op op, double bytes, double weights)
 {
     struct roof_part *p = part_of(w->out, title);
     double issue = op == ROOF_EXPERTS ? w->k->experts_issue : w->k->issue;
     double rate = w->d->sms * LANES * w->d->clock_ghz * issue / w->k->instructions;
-    double us = fmax(bytes / w->d->read_gbps, weights / rate) / 1e3 + (joined ? 0 : step(w, op));
+    double us = fmax(bytes / w->d->read_gbps, weights / rate) / 1e3 + step(w, op);
 
     p->calls++;
     p->bytes += bytes;
@@ -221,7 +217,7 @@ struct group {
 static void group_end(struct roof *w, struct group *g)
 {
     if (g->layer[0])
-        add(w, "experts", ROOF_EXPERTS, false, g->bytes, g->weights);
+        add(w, "experts", ROOF_EXPERTS, g->bytes, g->weights);
     g->layer[0] = 0;
     g->bytes = g->weights = 0;
 }
@@ -247,10 +243,10 @@ static void use(struct roof *w, struct group *g, const struct pack_item *i, doub
             group_add(w, g, i, strstr(i->name, ".shared_experts.") ? 1 : share);
             return;
         }
-        add(w, uses[u].title, uses[u].op, uses[u].joined, (double)i->bytes, decoded(i));
+        add(w, uses[u].title, uses[u].op, (double)i->bytes, decoded(i));
         for (int a = 0; a < 4 && uses[u].also[a] != ROOF_PRODUCT; a++)
             add(w, uses[u].also[a] == ROOF_ATTEND ? "attention core" : "rows, norms, choices",
-                uses[u].also[a], false, 0, 0);
+                uses[u].also[a], 0, 0);
         return;
     }
 }

@@ -20,6 +20,7 @@ struct pack;
 
 enum roof_op {
     ROOF_PRODUCT,
+    ROOF_JOINED, /* a product in one call with another one */
     ROOF_EXPERTS,
     ROOF_SITE,
     ROOF_ROUTE,
