@@ -314,17 +314,17 @@ template <enum dtype D> struct fp4_codes : outputs_in_order {
 // ---- bf16 ---------------------------------------------------------------------------------------
 
 // Plain tiles, in which the 16 outputs of an input lie together. A lane reads eight outputs of each of its four
-// inputs of a k-step at once, so nothing is left to do but to put pairs of inputs side by side: the rows of tile t
-// are outputs 2 t and 2 t + 1 of each eight.
+// inputs of a k-step at once, eight lanes a line of four inputs; so nothing is left to do but to put pairs of inputs
+// side by side. The rows of tile t are outputs 2 t and 2 t + 1 of each eight.
 struct bf16_codes {
-    static constexpr int TILES = 4, STEPS = 2, BLOCKS = 3, BYTES = STEPS * TILES * CUDA_WARP * 16;
+    static constexpr int TILES = 4, STEPS = 2, BLOCKS = STRIP_PLACES_PLAIN;
     static constexpr int BOOKS = 1, book = 0,
                          COLUMN = MAT_TILE * 2 / 16; // 16-byte pieces of an input
     static constexpr bool F16 = false, SCALED = false;
     static constexpr uint32_t KIND = 1u << DTYPE_BF16;
 
     struct piece {
-        uint4 v[STEPS][4]; // of the inputs 2 q, 2 q + 1, 2 q + 8, 2 q + 9; q is lane % 4
+        uint4 v[STEPS][4]; // of the inputs q, 4 + q, 8 + q, 12 + q; q is lane % 4
     };
 
     const uint4 *at; // the lane's eight outputs of input 0
@@ -336,28 +336,28 @@ struct bf16_codes {
 
         cols = tile * MAT_TILE < w.rows ? w.cols : 0;
         at = (const uint4 *)w.data + (size_t)tile * (size_t)w.cols * COLUMN + lane / 4 % 2;
-        k0 = lane % 4 * 2;
+        k0 = lane % 4;
     }
 
     __device__ void load(int n, piece &p) const
+    {
+        load_steps(n, 0, STEPS, p);
+    }
+
+    // K-steps first .. end - 1 of a piece.
+    __device__ void load_steps(int n, int first, int end, piece &p) const
     {
 #pragma unroll
         for (int s = 0; s < STEPS; s++)
 #pragma unroll
             for (int i = 0; i < 4; i++) {
-                int k = (n * STEPS + s) * 16 + k0 + i % 2 + i / 2 * 8;
+                int k = (n * STEPS + s) * 16 + k0 + i * 4;
+
+                if (s < first || s >= end)
+                    continue;
 
                 p.v[s][i] = k < cols ? load_once(at + (size_t)k * COLUMN) : make_uint4(0, 0, 0, 0);
             }
-    }
-
-    // Brings a piece near, a line of 128 bytes a lane.
-    __device__ void near(int n) const
-    {
-        int lane = (int)threadIdx.x % CUDA_WARP, k = n * STEPS * 16 + lane % 8 * 4;
-
-        if (k < cols)
-            prefetch_l2(at - lane / 4 % 2 + (size_t)k * COLUMN);
     }
 
     template <int>

@@ -23,8 +23,8 @@ struct expert_rows {
     int picks, lots, lot;  // lots: heads at most, of `lot` rows
     bool exl3, wide, many; // nothing but EXL3; products by wide.cuh, for many rows an expert
     struct strip_x x, h;   // inputs [2][picks + rows], hidden values [picks + rows]
-    float *hidden; // wide: sums [2][picks + rows][ldh], of which the first become values
-    float *out;    // sums if wide, or outputs [picks + rows][ldo]
+    float *hidden;         // wide: sums [2][picks + rows][ldh], of which the first become values
+    float *out;            // sums if wide, or outputs [picks + rows][ldo]
     int ldh, ldo;
     size_t zmat;
     int splits[2], span; // of the inputs of both products; units of inputs in a split of the first
@@ -294,14 +294,15 @@ static void many_rows(struct queue *q, const struct expert_rows *e)
                      s>>>(*e, cuda_queue(q)->alarm);
 }
 
-// Splits of inputs by the shape of the call and the device alone, as if a row's experts were all that there is.
+// Splits of inputs by shape and types of the call and the device alone, as if a row's experts were all that there is.
 static void cut_inputs(const struct queue *q, struct expert_rows *e)
 {
     const struct moe_args *a = &e->a;
     struct mat w = { .dtype = DTYPE_EXL3, .cols = a->dim }, by_unit = w, plain = w;
-    int experts = a->k + (a->s1 != NULL);
+    int experts = a->k + (a->s1 != NULL), wide = a->kinds >= MAT_KIND_EXL3 ? EXL3_BLOCK : 64;
+    int places = a->kinds & 1u << DTYPE_BF16 ? STRIP_PLACES_PLAIN : STRIP_PLACES;
 
-    e->splits[0] = strip_splits(q, 2 * e->ldh / EXL3_BLOCK * experts, strip_pieces(w));
+    e->splits[0] = strip_splits(q, 2 * e->ldh / wide * experts, strip_pieces(w), places);
     if (e->splits[0] > STRIP_SPLITS / 2)
         e->splits[0] = STRIP_SPLITS / 2;
     by_unit.q.bits2 = 3;     // codes that come by the unit
@@ -312,7 +313,7 @@ static void cut_inputs(const struct queue *q, struct expert_rows *e)
         e->span = span > e->span ? span : e->span;
     }
     w = (struct mat){ .dtype = DTYPE_EXL3, .cols = a->inter };
-    e->splits[1] = strip_splits(q, e->ldo / EXL3_BLOCK * experts, strip_pieces(w));
+    e->splits[1] = strip_splits(q, e->ldo / wide * experts, strip_pieces(w), places);
 }
 
 void strip_moe(struct queue *q, const struct moe_args *a)

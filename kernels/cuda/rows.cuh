@@ -29,12 +29,19 @@ __device__ static inline void quantise(float (&v)[4])
         v[i] = f32_from_e4m3(e4m3_from_f32(v[i] / by)) * by;
 }
 
-__device__ static inline void put_four(uint16_t *unit, const uint16_t (&h)[4], bool live)
+__device__ static inline void put_four(uint16_t *unit, const uint16_t (&h)[4], bool live,
+                                       bool plain)
 {
     int i = (int)threadIdx.x % 16 * 4;
 
     if (!live)
         return;
+    if (plain) {
+#pragma unroll
+        for (int k = 0; k < 4; k++)
+            unit[strip_lay_plain(i + k)] = h[k];
+        return;
+    }
     *(uint32_t *)(unit + strip_lay(i)) = h[0] | (uint32_t)h[1] << 16;
     *(uint32_t *)(unit + strip_lay(i + 2)) = h[2] | (uint32_t)h[3] << 16;
 }
@@ -62,7 +69,7 @@ __device__ static inline void put_inputs(const struct strip_x &x, const struct m
 #pragma unroll
         for (int i = 0; i < 4; i++)
             h[i] = f16_nearest(v[i] * EXL3_SCALE);
-        put_four(unit, h, live);
+        put_four(unit, h, live, false);
         return;
     }
     if (in == CODEC_QW && (w.dtype == DTYPE_FP8 || w.dtype == DTYPE_MXFP4))
@@ -76,7 +83,7 @@ __device__ static inline void put_inputs(const struct strip_x &x, const struct m
             v[i] = (h[i] & 0x7f80) == 0x7f80 ? 0 : v[i] - f32_from_bf16(h[i]);
             need = v[i] != 0 && plane + 1 < STRIP_PLANES ? plane + 2 : need;
         }
-        put_four(unit + (size_t)plane * x.plane, h, live);
+        put_four(unit + (size_t)plane * x.plane, h, live, w.dtype == DTYPE_BF16);
     }
     two = __ballot_sync(FULL_MASK, need > 1) >> (lane & 16) & 0xffffu;
     three = __ballot_sync(FULL_MASK, need > 2) >> (lane & 16) & 0xffffu;

@@ -11,8 +11,8 @@
 // Splits of a strip are blocks of one cluster, which send their sums to the blocks that finish rows.
 //
 // A row of inputs lies as lanes read it: of each unit, lane quarter t has the values 2t, 2t + 1,
-// 2t + 8, 2t + 9 of its four k-steps side by side, 32 bytes. EXL3 has f16 inputs, rotated. Others
-// have x as a sum of up to three bf16 planes, which is exact; a byte for each unit says how many of
+// 2t + 8, 2t + 9 of its four k-steps side by side, 32 bytes; for bf16 weights every fourth value from t on.
+// EXL3 has f16 inputs, rotated. Others have x as a sum of up to three bf16 planes, which is exact; a byte for each unit says how many of
 // them are not zero, and a row that needs fewer than its neighbours adds zeros.
 #ifndef TANDEM_KERNELS_CUDA_STRIP_CUH
 #define TANDEM_KERNELS_CUDA_STRIP_CUH
@@ -27,6 +27,8 @@
 #define STRIP_PLANES 3 // of inputs that are not rotated
 #define NARROW_SHARED (48 << 10) // bytes a block gets without asking, and all that few rows take
 #define STRIP_SPLITS 8 // blocks of a cluster, at most
+#define STRIP_PLACES 3 // blocks whose registers a multiprocessor has room for
+#define STRIP_PLACES_PLAIN 2 // the same for bf16 weights
 
 // Rows of inputs, [planes][rows][ld], and [rows][ld / STRIP_UNIT] counts of planes.
 struct strip_x {
@@ -89,6 +91,12 @@ __host__ __device__ static inline int strip_lay(int i)
     return i % 8 / 2 * 16 + i / 16 * 4 + i % 16 / 8 * 2 + i % 2;
 }
 
+// strip_lay_plain - the same for bf16 weights, whose lanes have every fourth input.
+__host__ __device__ static inline int strip_lay_plain(int i)
+{
+    return i % 4 * 16 + i / 4;
+}
+
 // strip_outputs - outputs of a strip of w.
 __host__ __device__ static inline int strip_outputs(const struct mat &w)
 {
@@ -112,16 +120,13 @@ __host__ __device__ static inline int strip_pieces(const struct mat &w)
 }
 
 // strip_splits - how many blocks share the inputs of each of `strips` strips: the number for which, on
-// the device's multiprocessors of `places` blocks each, the longest part and the waves of blocks take
+// the device's multiprocessors of up to `most` blocks each, the longest part and the waves of blocks take
 // least. A block alone decodes no faster than one of all places: a warp waits for itself most of the time.
-static inline int strip_splits(const struct queue *q, int strips, int pieces)
+static inline int strip_splits(const struct queue *q, int strips, int pieces, int most)
 {
-    enum {
-        PLACES = 3, // blocks whose registers a multiprocessor has room for
-        WAVE = 4
-    };
+    enum { WAVE = 4 };
     const struct cuda_device *d = (const struct cuda_device *)q->dev;
-    int fit = d->shared_sm / NARROW_SHARED, places = fit < PLACES ? (fit > 1 ? fit : 1) : PLACES;
+    int fit = d->shared_sm / NARROW_SHARED, places = fit < most ? (fit > 1 ? fit : 1) : most;
     int room = d->sms * places * 85 / 99; // blocks in clusters that fit at once: 340 of 396 on 132
     int best = 1, least = 1 << 30;
 

@@ -190,7 +190,8 @@ void strip_matmul(struct queue *q, const struct matmul_args *a)
     p.local = p.w.rows / p.groups;
     p.parts = (p.local + wide - 1) / wide + (p.local % wide && p.groups > 1);
     p.ldz = (int)mat_round_up((size_t)(p.groups * p.parts * wide), EXL3_BLOCK);
-    p.splits = strip_splits(q, p.groups * p.parts, strip_pieces(p.w));
+    p.splits = strip_splits(q, p.groups * p.parts, strip_pieces(p.w),
+                            p.w.dtype == DTYPE_BF16 ? STRIP_PLACES_PLAIN : STRIP_PLACES);
     p.span = narrow_span(p.w, p.splits);
     p.wide = p.many = a->rows > WIDE_FROM;
     if (own_inputs(&p, a->rows)) {

@@ -127,6 +127,20 @@ __device__ static inline void wide_decode(const C &codes, const typename C::piec
         }
 }
 
+// The warp's piece of codes of a unit; of plain ones what the warp's share needs.
+template <class C, int NT>
+__device__ static inline void wide_load(const C &codes, int unit, typename C::piece &piece)
+{
+    typedef wide_share<C, NT> share;
+    int first = (int)threadIdx.x / CUDA_WARP / share::PAIRS * share::STEPS; // k-step of the unit
+    int n = unit * (WIDE_STEPS / C::STEPS) + first / C::STEPS;
+
+    if constexpr (C::KIND == bf16_codes::KIND)
+        codes.load_steps(n, first % C::STEPS, first % C::STEPS + share::STEPS, piece);
+    else
+        codes.load(n, piece);
+}
+
 // Bound by the decoding, and from some 64 rows on by the matrix unit.
 template <class C, int NT>
 __global__ static void __launch_bounds__(STRIP_THREADS, NT == 1 ? 2 : 1)
@@ -138,7 +152,6 @@ __global__ static void __launch_bounds__(STRIP_THREADS, NT == 1 ? 2 : 1)
     constexpr int MINE = ROWS * 8 / STRIP_THREADS; // 16-byte pieces of rows that a thread brings
     int t = (int)threadIdx.x, lane = t % CUDA_WARP, warp = t / CUDA_WARP;
     int t0 = warp % share::ACROSS * WIDE_TILES, r0 = warp / share::ACROSS * NT * STRIP_TOKENS;
-    int mine = warp / share::PAIRS * share::STEPS / C::STEPS; // piece of a unit
     typename share::sums part = {}, split = {}, all = {};
     typename C::piece now;
     const uint16_t *from[MINE];
@@ -186,12 +199,12 @@ __global__ static void __launch_bounds__(STRIP_THREADS, NT == 1 ? 2 : 1)
         }
     };
     if (units > 0) {
-        codes.load(mine, now);
+        wide_load<C, NT>(codes, 0, now);
         bring(0);
         wide_decode<C, NT>(codes, now, wide_memory);
     }
     if (units > 1)
-        codes.load(EACH + mine, now);
+        wide_load<C, NT>(codes, 1, now);
     for (int unit = 0; unit < units; unit++) {
         const uint4 *a = wide_memory + unit % 2 * share::CODES;
         const uint4 *b = rows + (size_t)(unit % 2 * planes) * (size_t)(ROWS * 8);
@@ -203,7 +216,7 @@ __global__ static void __launch_bounds__(STRIP_THREADS, NT == 1 ? 2 : 1)
             wide_decode<C, NT>(codes, now, wide_memory + (unit + 1) % 2 * share::CODES);
         }
         if (unit + 2 < units)
-            codes.load((unit + 2) * EACH + mine, now);
+            wide_load<C, NT>(codes, unit + 2, now);
         if (r0 >= j.n)
             continue;
         for (int n = 0; n < EACH; n++) {
