@@ -2,7 +2,7 @@
  * launches them are wrapped (meson.build).
  *
  *   device -k FILE PART...     adds the names of the kernels that PART launched to FILE, alone or in a graph
- *   device kernels FILE        1 if FILE lacks one that the program has
+ *   device kernels FILE NAME   1 if FILE lacks one that the program has, but for those with NAME in theirs
  */
 #include <cuda_runtime_api.h>
 #include <limits.h>
@@ -136,6 +136,8 @@ int kernels_main(int argc, char **argv)
                 kernels[i].launches++;
     }
     for (int i = 0; i < n; i++) {
+        if (argc > 2 && strstr(kernels[i].name, argv[2]))
+            kernels[i].launches++;
         seen += kernels[i].launches > 0;
         if (kernels[i].launches == 0)
             printf("FAILED %s was never launched\n", kernels[i].name);

@@ -325,23 +325,32 @@ static void compare_rows(const struct trial *t, const struct side *all, const st
     }
 }
 
-/* Whether the op launches a kernel that was launched in less than FEW cases: it is captured to see that. */
-static bool has_rare_kernel(const struct trial *t, struct side *s)
+/* Whether the op for so many rows launches a kernel that was launched in less than FEW cases: it is captured to see
+ * that. */
+static bool has_rare_kernel(const struct trial *t, struct side *s, int rows)
 {
     const struct backend_ops *b = t->lab->dev->ops;
     struct queue *q = t->lab->q;
     struct graph *g = NULL;
-    int least;
 
     (void)kernels_least();
     if (b->graph_begin(q) != 0)
         return true;
-    t->run(t, b->op, q, s->b, 0, t->rows);
+    t->run(t, b->op, q, s->b, 0, rows);
     if (b->graph_end(q, &g) != 0)
         return true;
     b->graph_close(g);
-    least = kernels_least();
-    return least < 2 * FEW; /* as each is captured and run */
+    return kernels_least() < 2 * FEW; /* each is captured and run */
+}
+
+/* All rows, and one to four where those have kernels of their own. */
+static void run_quick(struct trial *t, struct side *dev)
+{
+    if (!t->lab->few || has_rare_kernel(t, dev, t->rows))
+        run_device(t, dev, 0, t->rows, true);
+    for (int n = 1; t->alone && n <= 4 && n < t->rows; n *= 2)
+        if (has_rare_kernel(t, dev, n))
+            run_device(t, dev, 0, n, true);
 }
 
 void lab_run(struct trial *t)
@@ -351,8 +360,7 @@ void lab_run(struct trial *t)
     t->lab->cases++;
     open_device(t, &dev);
     if (t->lab->quick) {
-        if (!t->lab->few || has_rare_kernel(t, &dev))
-            run_device(t, &dev, 0, t->rows, true);
+        run_quick(t, &dev);
         close_trial(t, &dev);
         return;
     }

@@ -32,7 +32,7 @@ struct lab {
     struct queue *ref_q, *q;
     const char *op; /* being tested */
     int cases, failures;
-    bool quick;   /* the device alone and all rows together, for tools that make a program slow */
+    bool quick;   /* the device alone and each case once, for tools that make a program slow */
     bool few;     /* of quick: a few cases for every kernel */
     double worst; /* of this op, as a share of its tolerance */
     uint64_t seed;
