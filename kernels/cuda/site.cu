@@ -182,7 +182,7 @@ template <enum dtype D, bool MIX>
 __global__ static void __launch_bounds__(COLS_MAX, 1)
     site_gang(const __grid_constant__ hc_site_args a, const __grid_constant__ mat fn)
 {
-    constexpr int AHEAD = D == DTYPE_BF16 ? STREAMS : STREAMS / 2; // streams' weights in registers
+    constexpr int AHEAD = D == DTYPE_BF16 ? STREAMS : 1; // streams whose weights are in registers
     __shared__ float part[COLS_MAX / CUDA_WARP][SUMS], sums[2][GANG][SUMS];
     __shared__ __align__(16) struct coefficients by;
     cooperative_groups::cluster_group gang = cooperative_groups::this_cluster();
