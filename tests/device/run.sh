@@ -10,10 +10,10 @@
 # It ends before ten minutes are over, SECONDS_ALL after its start. Limits of the parts, in seconds; where one device is
 # all there is, exchange_devices is left out:
 #
-#   the device alone   ops 45, queue 15, exchange 30, rounds 40, graph 40, laws 100, processes 45, kill 70    385
-#   beside each other  sanitizers in three lanes, a fourth of gates: the longest                              110
+#   the device alone   ops 40, queue 10, exchange 45, rounds 50, graph 50, laws 75, processes 65, kill 60     395
+#   beside each other  sanitizers in three lanes, gates in a fourth: the longest                              110
 #   the device alone   exchanges 10, bench 35, products 40                                                     85
-#                                                                                                      in all 580
+#                                                                                                      in all 590
 set -u
 
 . "$(dirname "$0")/lib.sh"
@@ -48,21 +48,21 @@ tandem=$folder/tandem
 LD_LIBRARY_PATH=$folder${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 export LD_LIBRARY_PATH
 
-part 45 ops "$program" ops
+part 40 ops "$program" ops
 if grep -q '"ops", "exit": 77' "$out/summary.json"; then
     say "device: no device here, nothing was tested"
     exit 77
 fi
 # What looks at the device's memory or at times, or has ranks that wait for each other on it, has it alone.
-part 15 queue "$program" queue
-part 30 exchange "$program" exchange
+part 10 queue "$program" queue
+part 45 exchange "$program" exchange
 part 60 exchange_devices "$program" exchange -d
-part 40 rounds "$program" rounds
-part 40 graph "$program" graph 64
-part 100 laws "$program" laws -n index_selections
+part 50 rounds "$program" rounds
+part 50 graph "$program" graph 64
+part 75 laws "$program" laws -n index_selections
 if [ -x "$tandem" ]; then
-    part 45 processes sh tests/device/processes.sh "$tandem"
-    TAIL=14 part 70 kill env COMMS="peer link" bash tests/device/kill_devices.sh "$folder" "$out/kill" 30 1 6 0
+    part 65 processes sh tests/device/processes.sh "$tandem"
+    TAIL=14 part 60 kill env COMMS="peer link" LOOK_AT="${CUDA_VISIBLE_DEVICES:-0}" bash tests/device/kill_devices.sh "$folder" "$out/kill" 30 1 6 0
 else
     say "no tandem beside device_tests: gates and ranks in processes of their own left out"
 fi
