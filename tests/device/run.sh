@@ -11,8 +11,8 @@
 # all there is, exchange_devices is left out:
 #
 #   the device alone   ops 40, queue 10, exchange 45, rounds 50, graph 50, laws 75, processes 65, kill 60     395
-#   beside each other  sanitizers in three lanes, gates in a fourth: the longest                              110
-#   the device alone   exchanges 10, bench 35, products 40                                                     85
+#   beside each other  sanitizers in three lanes, gates in a fourth: the longest, and a list of kernels       115
+#   the device alone   exchanges 10, bench 35, products 35                                                     80
 #                                                                                                      in all 590
 set -u
 
@@ -104,6 +104,6 @@ wait
 # What measures has it alone.
 part 10 exchanges "$program" exchanges "$out/exchanges.json"
 part 35 bench "$program" bench "$out/bench.json"
-TAIL=100 part 40 products "$program" products "$out/products.json"
+TAIL=100 part 35 products "$program" products "$out/products.json"
 rm -rf "$out/cache" "$out/kill" "$out"/kernels*
 end_logs

@@ -401,6 +401,31 @@ static void exchange_alone(void)
     free(in), free(want), free(out), free(wire);
 }
 
+/* The device's clock ascends; inspect lets numbers pass and ends the queue at one that is none. */
+static void watched(void)
+{
+    enum { ROWS = 5, COLS = 300 };
+    float in[ROWS * COLS], *x = take(sizeof(in));
+    struct row_info info[ROWS] = { { .slot = 1, .pos = 7 } }, *d_info = take(sizeof(info));
+    int64_t at[2], *d_at = take(sizeof(at));
+    struct inspect_args a = { .x = x, .info = d_info, .rows = ROWS, .cols = COLS, .layer = 3 };
+
+    for (int i = 0; i < ROWS * COLS; i++)
+        in[i] = lab_uniform(&lab);
+    b->put(q, x, in, sizeof(in));
+    b->put(q, d_info, info, sizeof(info));
+    b->op->stamp(q, &(struct stamp_args){ .at = d_at, .name = "begin" });
+    b->op->inspect(q, &a);
+    b->op->stamp(q, &(struct stamp_args){ .at = d_at + 1, .name = "end" });
+    b->get(q, at, d_at, sizeof(at));
+    CHECK(b->wait(q) == 0 && at[0] > 0 && at[1] >= at[0]);
+    in[2 * COLS + 299] = INFINITY;
+    b->put(q, x, in, sizeof(in));
+    b->op->inspect(q, &a);
+    CHECK(b->wait(q) == -EBADMSG);
+    b->free(d, x), b->free(d, d_info), b->free(d, d_at);
+}
+
 /* What a library gathers between: parts of three ranks, of which the middle one is of other values. */
 static void parts_added(void)
 {
@@ -436,7 +461,8 @@ int queue_main(int argc, char **argv)
     } parts[] = { { "memory", memory },           { "copies", copies },
                   { "sticky", sticky },           { "found", found },
                   { "graphs", graphs },           { "brings", brings },
-                  { "exchange", exchange_alone }, { "parts", parts_added } };
+                  { "exchange", exchange_alone }, { "parts", parts_added },
+                  { "watched", watched } };
     int r = lab_open(&lab);
 
     if (r != 0)
