@@ -62,7 +62,7 @@ part 50 graph "$program" graph 64
 part 75 laws "$program" laws -n index_selections
 if [ -x "$tandem" ]; then
     part 65 processes sh tests/device/processes.sh "$tandem"
-    TAIL=14 part 60 kill env COMMS="peer link" LOOK_AT="${CUDA_VISIBLE_DEVICES:-0}" bash tests/device/kill_devices.sh "$folder" "$out/kill" 30 1 6 0
+    TAIL=14 part 60 kill env COMMS="peer link" LOOK_AT="${CUDA_VISIBLE_DEVICES:-0}" bash tests/device/kill_devices.sh "$folder" "$out/kill" 30 1 3 0
 else
     say "no tandem beside device_tests: gates and ranks in processes of their own left out"
 fi
