@@ -11,6 +11,7 @@
 #   kernels    every op alone, cold, at 1 to 16 rows
 #   products   EXL3, FP8, FP4 by rows up to 4,096; bench: the indexer at 131,072 positions, candidates
 #   counters   ncu: memory share, stalls, registers of the longest kernels  (models/synth-dsv41-6)
+#   roofline   what its windows should take, beside what they took when h200.json was written
 set -u
 
 DEADLINE=$(($(date +%s) + ${SECONDS_ALL:-280}))
@@ -61,7 +62,7 @@ export LD_LIBRARY_PATH
 
 set_=" --set cache=$work/cache --set backend=cuda --set slots=1 --set context=2048 --set ignore_eos=on"
 full="--set model=synth+exl3-v41:models/synth-dsv41 $set_ --set draft=dspark"
-short="--set model=synth+exl3-v41:models/synth-dsv41-6 $set_ --set draft=none"
+short="--set model=synth+exl3-v41:models/synth-dsv41-6 $set_ --set draft=none --set cache=$work/short"
 
 "$tandem" generate $full --prompt a --max-tokens 1 >"$work/pack" 2>&1 &
 packing=$!
@@ -75,7 +76,8 @@ cat "$work/pack" >>"$out/speed.log"
 step 30 bench "$program" bench "$work/bench.json" && sed 's/^/{"step": "bench", "result": /; s/$/}/' "$work/bench.json" >>"$out/speed.json"
 step 40 products "$program" products "$work/products.json" &&
     sed 's/^/{"step": "products", "result": /; s/$/}/' "$work/products.json" >>"$out/speed.json"
-step 120 window "$tandem" bench --window --kernels --json $full
+step 90 window "$tandem" bench --window --json $full
+step 60 kernels "$tandem" bench --kernels --json $full
 if command -v ncu >/dev/null 2>&1; then
     step 90 counters ncu --clock-control none --cache-control none --csv -k 'regex:strip|gang|site|route|score' -s 400 -c 120 \
         --metrics gpu__time_duration.sum,dram__throughput.avg.pct_of_peak_sustained_elapsed,launch__registers_per_thread,smsp__inst_executed.sum,smsp__sass_inst_executed_op_local.sum,smsp__issue_active.avg.pct_of_peak_sustained_active,smsp__average_warps_issue_stalled_long_scoreboard_per_issue_active.ratio,smsp__average_warps_issue_stalled_barrier_per_issue_active.ratio \
@@ -83,5 +85,6 @@ if command -v ncu >/dev/null 2>&1; then
 else
     say "no ncu here: counters left out"
 fi
+step 20 roofline "$tandem" roofline "$work"/short/*/rank0.pack configs/devices/h200.json configs/devices/kernels.json
 say "speed: ${failed:+FAILED:}${failed:-all steps ran}"
 [ -z "$failed" ]
