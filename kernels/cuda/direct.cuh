@@ -5,20 +5,21 @@
 //   line = { 4 bytes, number, 4 bytes, number }     two words of 8 bytes, each of which comes as a whole
 //
 // No fence stands between data and flag, and nobody reads a line before it looks at it: an exchange takes the way of
-// one store and one load. A slot has a line a block in front, which says site and size: ranks that run different
-// programs find out by it. Every launch has the same number of blocks and a count of its own for each, so that blocks
-// need nothing of one another. Bound by the way to the other device, from a few hundred kilobytes on by its bandwidth.
+// one store and one load. A slot has a line in front that says site and size: ranks that run different programs find out
+// by it, and a warp of the first block, which moves nothing, sees to that. Every launch has the same number of blocks and
+// a count of its own for each, so that blocks need nothing of one another. Bound by steps behind each other (launch,
+// load, the way to the other device, end of the kernel), from a few hundred kilobytes on by the bandwidth of the way.
 //
 // Two slots by parity suffice: see kernels/exchange.h. A line that nobody has written for 2^32 exchanges would be taken
 // for one of now.
 #ifndef TANDEM_KERNELS_CUDA_DIRECT_CUH
 #define TANDEM_KERNELS_CUDA_DIRECT_CUH
 
-#define DIRECT_BLOCKS BLOCKS_MAX
-#define DIRECT_THREADS 256 // that move pieces; a warp more watches the heads
-#define DIRECT_PIECE 8     // bytes that a line carries
-#define DIRECT_AHEAD 4     // lines that a thread asks for at once
-#define DIRECT_LOOKS 256   // looks at a word of the device's own between two at the host's
+#define DIRECT_BLOCKS 32
+#define DIRECT_THREADS 256 // that move pieces; a warp more watches
+#define DIRECT_LOT 4   // pieces of a thread that are on their way at once, where one is not enough
+#define DIRECT_PIECE 8 // bytes that a line carries
+#define DIRECT_LOOKS 256 // looks at a word of the device's own between two at the host's
 #define DIRECT_ROUND                                                                               \
     ((size_t)2 << 20) // what a process shows to another is whole pages of the device
 
@@ -26,7 +27,7 @@ enum direct_kind { DIRECT_BF16, DIRECT_F32, DIRECT_GATHER };
 
 static __host__ __device__ size_t direct_slot_lines(size_t slot_bytes)
 {
-    return DIRECT_BLOCKS + slot_bytes / DIRECT_PIECE;
+    return 1 + slot_bytes / DIRECT_PIECE;
 }
 
 static size_t direct_bytes(const struct peer_spec *s)
@@ -50,8 +51,8 @@ static void direct_clear(const struct peer_view *v, cudaStream_t s, size_t bytes
 {
     size_t n = bytes / sizeof(uint4);
 
-    direct_fill<<<blocks_for(n, DIRECT_THREADS), DIRECT_THREADS, 0, s>>>(
-        (uint4 *)v->inbox[v->rank], n, first_seq);
+    direct_fill<<<blocks_for(n, DIRECT_THREADS), DIRECT_THREADS, 0, s>>>((uint4 *)v->inbox[v->rank],
+                                                                         n, first_seq);
 }
 
 __device__ static uint4 *direct_slot(const struct peer_view &v, int owner, int sender, uint32_t seq)
@@ -82,111 +83,140 @@ __device__ static bool line_has(uint64_t lo, uint64_t hi, uint32_t seq)
     return (uint32_t)(lo >> 32) == seq && (uint32_t)(hi >> 32) == seq;
 }
 
-// Piece i of this rank's parcel in wire form, zeros behind the end.
-template <direct_kind KIND> __device__ static uint2 piece_read(const struct parcel &p, size_t i)
+// A piece as it lies in memory: four values of a sum that travel as bf16, or what travels as it is.
+template <direct_kind KIND> struct raw_piece {
+    uint2 v;
+};
+template <> struct raw_piece<DIRECT_BF16> {
+    float4 v;
+};
+
+template <direct_kind KIND> __device__ static size_t raw_bytes(const struct parcel &p)
 {
-    if (KIND == DIRECT_GATHER) {
-        uint32_t w[2] = { 0, 0 };
-
-        for (int k = 0; k < 2; k++) {
-            size_t at = i * DIRECT_PIECE + (size_t)k * 4;
-
-            if (at + 4 <= p.n && ((uintptr_t)p.in & 3) == 0)
-                w[k] = *(const uint32_t *)(p.in + at);
-            else
-                for (int b = 0; b < 4 && at + (size_t)b < p.n; b++)
-                    w[k] |= (uint32_t)(unsigned char)p.in[at + (size_t)b] << (8 * b);
-        }
-        return make_uint2(w[0], w[1]);
-    }
-    constexpr int each = KIND == DIRECT_BF16 ? 4 : 2;
-    size_t at = i * each;
-    float x[4] = { 0, 0, 0, 0 };
-
-    if (KIND == DIRECT_BF16 && at + each <= p.n && ((uintptr_t)p.x & 15) == 0) {
-        float4 v = *(const float4 *)(p.x + at);
-
-        x[0] = v.x, x[1] = v.y, x[2] = v.z, x[3] = v.w;
-    } else {
-        for (int k = 0; k < each; k++)
-            if (at + (size_t)k < p.n)
-                x[k] = p.x[at + (size_t)k];
-    }
-    if (KIND == DIRECT_F32)
-        return make_uint2(f32_bits(x[0]), f32_bits(x[1]));
-    return make_uint2(bf16_from_f32(x[0]) | (uint32_t)bf16_from_f32(x[1]) << 16,
-                      bf16_from_f32(x[2]) | (uint32_t)bf16_from_f32(x[3]) << 16);
-}
-
-template <direct_kind KIND> __device__ static void piece_add(float *y, uint2 d, bool first)
-{
-    constexpr int each = KIND == DIRECT_BF16 ? 4 : 2;
-    const uint32_t w[2] = { d.x, d.y };
-
-#pragma unroll
-    for (int k = 0; k < each; k++) {
-        float a = KIND == DIRECT_F32 ? f32_from_bits(w[k])
-                                     : f32_from_bf16((uint16_t)(w[k / 2] >> (k % 2 * 16)));
-
-        y[k] = first ? a : y[k] + a;
-    }
+    return KIND == DIRECT_GATHER ? p.n : p.n * sizeof(float);
 }
 
 template <direct_kind KIND>
-__device__ static void piece_write(const struct parcel &p, size_t i, const float *y)
+__device__ static const char *piece_at(const struct parcel &p, unsigned i)
 {
-    constexpr int each = KIND == DIRECT_BF16 ? 4 : 2;
-    size_t at = i * each;
+    return (KIND == DIRECT_GATHER ? p.in : (const char *)p.x) + (size_t)i * sizeof(raw_piece<KIND>);
+}
 
-    if (KIND == DIRECT_BF16 && at + each <= p.n && ((uintptr_t)p.x & 15) == 0) {
-        *(float4 *)(p.x + at) = make_float4(y[0], y[1], y[2], y[3]);
+// Whether every piece is a word of its own there.
+template <direct_kind KIND> __device__ static bool whole_at(const struct parcel &p, const void *at)
+{
+    return ((uintptr_t)at | raw_bytes<KIND>(p)) % sizeof(raw_piece<KIND>) == 0;
+}
+
+// Piece i of this rank's parcel, zeros behind the end.
+template <direct_kind KIND>
+__device__ static raw_piece<KIND> piece_load(const struct parcel &p, unsigned i, bool whole)
+{
+    constexpr int words = sizeof(raw_piece<KIND>) / 4;
+    const char *from = piece_at<KIND>(p, i);
+    size_t bytes = raw_bytes<KIND>(p);
+    raw_piece<KIND> raw;
+    uint32_t w[words] = {};
+
+    if (whole)
+        return *(const raw_piece<KIND> *)from;
+    for (int k = 0; k < words; k++) {
+        size_t at = (size_t)i * sizeof(raw) + (size_t)k * 4;
+
+        if (at + 4 <= bytes && ((uintptr_t)from & 3) == 0)
+            w[k] = ((const uint32_t *)from)[k];
+        else
+            for (int b = 0; b < 4 && at + (size_t)b < bytes; b++)
+                w[k] |= (uint32_t)(unsigned char)from[k * 4 + b] << (8 * b);
+    }
+    memcpy(&raw, w, sizeof(raw));
+    return raw;
+}
+
+// Piece i of a parcel at `to`, up to the end.
+template <direct_kind KIND>
+__device__ static void piece_store(const struct parcel &p, char *to, unsigned i,
+                                   const raw_piece<KIND> &raw)
+{
+    constexpr int words = sizeof(raw_piece<KIND>) / 4;
+    size_t bytes = raw_bytes<KIND>(p);
+    uint32_t w[words];
+
+    if (whole_at<KIND>(p, to)) {
+        ((raw_piece<KIND> *)to)[i] = raw;
         return;
     }
-#pragma unroll
-    for (int k = 0; k < each; k++)
-        if (at + (size_t)k < p.n)
-            p.x[at + (size_t)k] = y[k];
-}
+    memcpy(w, &raw, sizeof(w));
+    for (int k = 0; k < words; k++) {
+        size_t at = (size_t)i * sizeof(raw) + (size_t)k * 4;
 
-__device__ static void piece_copy(const struct parcel &p, int rank, size_t i, uint2 d)
-{
-    char *out = p.out + (size_t)rank * p.stride;
-    const uint32_t w[2] = { d.x, d.y };
-
-#pragma unroll
-    for (int k = 0; k < 2; k++) {
-        size_t at = i * DIRECT_PIECE + (size_t)k * 4;
-
-        if (at + 4 <= p.n && ((uintptr_t)out & 3) == 0)
-            *(uint32_t *)(out + at) = w[k];
+        if (at + 4 <= bytes && ((uintptr_t)to & 3) == 0)
+            *(uint32_t *)(to + at) = w[k];
         else
-            for (int b = 0; b < 4 && at + (size_t)b < p.n; b++)
-                out[at + (size_t)b] = (char)(w[k] >> (8 * b));
+            for (int b = 0; b < 4 && at + (size_t)b < bytes; b++)
+                to[at + (size_t)b] = (char)(w[k] >> (8 * b));
     }
 }
 
-// The lines of DIRECT_AHEAD pieces from one rank. False: the peer is poisoned.
+// In wire form.
+template <direct_kind KIND> __device__ static uint2 piece_pack(const raw_piece<KIND> &raw)
+{
+    return raw.v;
+}
+
+template <> __device__ uint2 piece_pack<DIRECT_BF16>(const raw_piece<DIRECT_BF16> &raw)
+{
+    return make_uint2(bf16_from_f32(raw.v.x) | (uint32_t)bf16_from_f32(raw.v.y) << 16,
+                      bf16_from_f32(raw.v.z) | (uint32_t)bf16_from_f32(raw.v.w) << 16);
+}
+
+__device__ static void add_to(float *y, float a, bool first)
+{
+    *y = first ? a : *y + a;
+}
+
+// One more rank's piece of a sum.
+__device__ static void piece_add(raw_piece<DIRECT_BF16> *y, uint2 d, bool first)
+{
+    add_to(&y->v.x, f32_from_bits(d.x << 16), first);
+    add_to(&y->v.y, f32_from_bits(d.x & 0xffff0000u), first);
+    add_to(&y->v.z, f32_from_bits(d.y << 16), first);
+    add_to(&y->v.w, f32_from_bits(d.y & 0xffff0000u), first);
+}
+
+template <direct_kind KIND>
+__device__ static void piece_add(raw_piece<KIND> *y, uint2 d, bool first)
+{
+    float lo = f32_from_bits(y->v.x), hi = f32_from_bits(y->v.y);
+
+    add_to(&lo, f32_from_bits(d.x), first);
+    add_to(&hi, f32_from_bits(d.y), first);
+    y->v = make_uint2(f32_bits(lo), f32_bits(hi));
+}
+
+// The lines of DIRECT_LOT pieces from one rank. False: the peer is poisoned.
 //
 // A look at the host's memory takes every warp most of a microsecond, one behind the other: a hundred warps that looked
 // after each POLLS kept a rank away for longer than it had waited, and next time the other one. So one thread of all
 // looks often (host), the others where it tells them.
+template <int LOT>
 __device__ static bool lines_wait(const struct peer_view &v, const uint4 *at, const bool *due,
-                                  size_t step, int rank, uint32_t seq, uint64_t tag, bool host,
-                                  uint2 d[DIRECT_AHEAD])
+                                  unsigned step, int rank, uint32_t seq, uint64_t tag, bool host,
+                                  uint2 d[LOT])
 {
     uint64_t since = 0;
     int looks = 0;
 
     for (int polls = 1;; polls++) {
-        uint64_t lo[DIRECT_AHEAD], hi[DIRECT_AHEAD];
+        uint64_t lo[LOT], hi[LOT];
         bool all = true;
 
 #pragma unroll
-        for (int k = 0; k < DIRECT_AHEAD; k++)
+        for (int k = 0; k < LOT; k++)
             if (due[k])
-                line_read(at + (size_t)k * step, &lo[k], &hi[k]);
+                line_read(at + (unsigned)k * step, &lo[k], &hi[k]);
 #pragma unroll
-        for (int k = 0; k < DIRECT_AHEAD; k++)
+        for (int k = 0; k < LOT; k++)
             if (due[k]) {
                 all &= line_has(lo[k], hi[k], seq);
                 d[k] = make_uint2((uint32_t)lo[k], (uint32_t)hi[k]);
@@ -204,114 +234,179 @@ __device__ static bool lines_wait(const struct peer_view &v, const uint4 *at, co
     }
 }
 
-// Whether the others run the same program; one thread a block, so that it looks while pieces are waited for.
-__device__ static void heads_compare(const struct peer_view &v, uint32_t seq, uint64_t tag)
-{
-    const bool due[DIRECT_AHEAD] = { true };
-    uint2 d[DIRECT_AHEAD];
+// The first block's own times of an exchange.
+struct direct_times {
+    uint64_t begun, sent, come;
+};
 
+// Whether the others run the same program; one thread, which also looks around while pieces are waited for.
+__device__ static void heads_meet(const struct peer_view &v, uint32_t seq, uint64_t tag,
+                                  struct direct_times *t)
+{
+    const bool due = true;
+    uint2 d;
+
+    for (int i = 1; i < v.world; i++)
+        line_write(direct_slot(v, (v.rank + i) % v.world, v.rank, seq),
+                   make_uint2((uint32_t)(tag >> 32), 0), seq);
+    t->sent = device_ns();
     for (int i = 1; i < v.world; i++) {
         int r = (v.rank + i) % v.world;
         uint64_t got;
 
-        if (!lines_wait(v, direct_slot(v, v.rank, r, seq) + blockIdx.x, due, 0, r, seq, tag,
-                        blockIdx.x == 0, d))
-            return;
-        got = seq | (uint64_t)d[0].x << 32;
+        if (!lines_wait<1>(v, direct_slot(v, v.rank, r, seq), &due, 0, r, seq, tag, true, &d))
+            break;
+        got = seq | (uint64_t)d.x << 32;
         if (got != tag)
             peer_fail(v, -EPROTO, r, tag, got);
     }
+    t->come = device_ns();
 }
 
-// Blocks share out pieces in strides and wait for the same pieces of the others. The order of a sum is that of the
-// ranks, whoever comes first.
-template <direct_kind KIND>
+// What a thread moves at a time: pieces i, i + step, ..
+template <direct_kind KIND, int LOT> struct direct_lot {
+    raw_piece<KIND> raw[LOT];
+    bool due[LOT]; // before the end
+};
+
+template <direct_kind KIND, int LOT>
+__device__ static void lot_load(const struct parcel &p, unsigned i, unsigned step, unsigned pieces,
+                                struct direct_lot<KIND, LOT> *l)
+{
+    bool whole = whole_at<KIND>(p, piece_at<KIND>(p, 0));
+
+#pragma unroll
+    for (int k = 0; k < LOT; k++) {
+        l->due[k] = i + (unsigned)k * step < pieces;
+        if (l->due[k])
+            l->raw[k] = piece_load<KIND>(p, i + (unsigned)k * step, whole);
+    }
+}
+
+// The order of a sum is that of the ranks, whoever comes first. False: the peer is poisoned.
+template <direct_kind KIND, int LOT>
+__device__ static bool lot_trade(const struct peer_view &v, const struct parcel &p, unsigned i,
+                                 unsigned step, uint32_t seq, uint64_t tag,
+                                 struct direct_lot<KIND, LOT> *l)
+{
+    uint2 mine[LOT];
+
+#pragma unroll
+    for (int k = 0; k < LOT; k++)
+        if (l->due[k])
+            mine[k] = piece_pack<KIND>(l->raw[k]);
+    for (int n = 1; n < v.world; n++) {
+        uint4 *to = direct_slot(v, (v.rank + n) % v.world, v.rank, seq) + 1 + i;
+
+#pragma unroll
+        for (int k = 0; k < LOT; k++)
+            if (l->due[k])
+                line_write(to + (unsigned)k * step, mine[k], seq);
+    }
+    for (int r = 0; r < v.world; r++) {
+        const uint4 *at = direct_slot(v, v.rank, r, seq) + 1 + i;
+        uint2 d[LOT];
+
+        if (r != v.rank && !lines_wait<LOT>(v, at, l->due, step, r, seq, tag, false, d))
+            return false;
+#pragma unroll
+        for (int k = 0; k < LOT; k++) {
+            if (!l->due[k])
+                continue;
+            if (r == v.rank)
+                d[k] = mine[k];
+            if (KIND == DIRECT_GATHER)
+                piece_store<DIRECT_GATHER>(p, p.out + (size_t)r * p.stride, i + (unsigned)k * step,
+                                           { d[k] });
+            else
+                piece_add(&l->raw[k], d[k], r == 0);
+        }
+    }
+#pragma unroll
+    for (int k = 0; k < LOT && KIND != DIRECT_GATHER; k++)
+        if (l->due[k])
+            piece_store<KIND>(p, (char *)p.x, i + (unsigned)k * step, l->raw[k]);
+    return true;
+}
+
+__device__ static void prefetch(const void *p)
+{
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
+}
+
+// Warps share out pieces, block by block, and wait for the same pieces of the others.
+template <direct_kind KIND, int LOT>
 __global__ static void __launch_bounds__(DIRECT_THREADS + CUDA_WARP)
     exchange_direct(struct peer_view v, struct parcel p)
 {
-    constexpr size_t step = DIRECT_BLOCKS * DIRECT_THREADS;
-    size_t bytes = parcel_bytes(p), pieces = (bytes + DIRECT_PIECE - 1) / DIRECT_PIECE;
-    size_t first = (size_t)blockIdx.x * DIRECT_THREADS + threadIdx.x;
-    bool watch = blockIdx.x == 0 && threadIdx.x == 0, head = threadIdx.x == DIRECT_THREADS;
-    uint64_t begun, sent = 0, come = 0, tag;
+    constexpr unsigned step = DIRECT_BLOCKS * DIRECT_THREADS;
+    size_t bytes = parcel_bytes(p);
+    unsigned pieces = (unsigned)((bytes + DIRECT_PIECE - 1) / DIRECT_PIECE);
+    unsigned warp = threadIdx.x / CUDA_WARP * DIRECT_BLOCKS + blockIdx.x;
+    unsigned first = warp * CUDA_WARP + threadIdx.x % CUDA_WARP;
+    bool watch = threadIdx.x == DIRECT_THREADS && blockIdx.x == 0, dead;
+    struct direct_lot<KIND, LOT> lot;
+    struct direct_times t = {};
     struct peer_sums sums;
+    uint32_t seq;
+    uint64_t tag;
 
-    // It comes in early where launches overlap, but lets nobody else in: who waits behind a wait for another rank would
-    // take places that this rank may need on a shared device.
-    asm volatile("griddepcontrol.wait;" ::: "memory");
-    begun = watch ? device_ns() : 0;
     if (threadIdx.x >= DIRECT_THREADS)
         first = pieces;
-    if (watch)
-        sums = v.count->sums; // on its way while the values are
-    uint2 mine = first < pieces ? piece_read<KIND>(p, first) : make_uint2(0, 0);
-    bool dead = peer_dead(v);
-    uint32_t seq = fresh_word(&v.count->seq[blockIdx.x]) + 1;
-
-    if (dead && watch)
-        peer_fail(v, -ECANCELED, v.rank, 0, 0);
+    // Launches overlap: what is needed first is on its way to the cache before the kernels in front have ended. Blocks of
+    // the next one come in while this one waits for another rank, unless that rank may need their places.
+    if (!v.shares)
+        asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+    if (first < pieces)
+        prefetch(piece_at<KIND>(p, first));
+    else if (watch)
+        prefetch(v.count), prefetch(v.fault);
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+    lot_load(p, first, step, pieces, &lot);
+    dead = peer_dead(v);
+    seq = fresh_word(&v.count->seq[blockIdx.x]) + 1;
+    if (watch) {
+        sums = v.count->sums;
+        t.begun = device_ns();
+    }
     tag = parcel_tag(p, seq, (bytes + UNIT - 1) / UNIT);
-    for (size_t i = first; i < pieces && !dead; i += step) {
-        uint2 d = i == first ? mine : piece_read<KIND>(p, i);
-
-        for (int k = 1; k < v.world; k++)
-            line_write(direct_slot(v, (v.rank + k) % v.world, v.rank, seq) + DIRECT_BLOCKS + i, d,
-                       seq);
+    if (watch && !dead)
+        heads_meet(v, seq, tag, &t);
+    else if (watch)
+        peer_fail(v, -ECANCELED, v.rank, 0, 0);
+    for (unsigned i = first; i < pieces && !dead; i += LOT * step) {
+        if (i != first)
+            lot_load(p, i, step, pieces, &lot);
+        dead = !lot_trade(v, p, i, step, seq, tag, &lot);
     }
-    for (int k = 1; k < v.world && head && !dead; k++)
-        line_write(direct_slot(v, (v.rank + k) % v.world, v.rank, seq) + blockIdx.x,
-                   make_uint2((uint32_t)(tag >> 32), 0), seq);
-    sent = watch ? device_ns() : 0;
-    for (size_t i = first; i < pieces && !dead; i += DIRECT_AHEAD * step) {
-        float y[DIRECT_AHEAD][4];
-        bool due[DIRECT_AHEAD];
-
-#pragma unroll
-        for (int k = 0; k < DIRECT_AHEAD; k++)
-            due[k] = i + (size_t)k * step < pieces;
-        for (int r = 0; r < v.world && !dead; r++) {
-            const uint4 *at = direct_slot(v, v.rank, r, seq) + DIRECT_BLOCKS + i;
-            uint2 d[DIRECT_AHEAD];
-
-            if (r != v.rank)
-                dead = !lines_wait(v, at, due, step, r, seq, tag, false, d);
-#pragma unroll
-            for (int k = 0; k < DIRECT_AHEAD; k++) {
-                if (!due[k])
-                    continue;
-                if (r == v.rank)
-                    d[k] = i == first && k == 0 ? mine : piece_read<KIND>(p, i + (size_t)k * step);
-                if (KIND == DIRECT_GATHER)
-                    piece_copy(p, r, i + (size_t)k * step, d[k]);
-                else
-                    piece_add<KIND>(y[k], d[k], r == 0);
-            }
-        }
-#pragma unroll
-        for (int k = 0; k < DIRECT_AHEAD && KIND != DIRECT_GATHER; k++)
-            if (due[k])
-                piece_write<KIND>(p, i + (size_t)k * step, y[k]);
-    }
-    come = watch ? device_ns() : 0;
-    if (head && !dead)
-        heads_compare(v, seq, tag);
     __syncthreads(); // everybody has read the count
     if (threadIdx.x == 0)
         v.count->seq[blockIdx.x] = seq;
-    if (watch)
-        note_times(v, &sums, bytes, begun, sent, come);
+    if (watch && !dead)
+        note_times(v, &sums, bytes, t.begun, t.sent, t.come);
 }
 
-static void direct_launch(const struct peer_view *v, struct queue *q, const struct parcel *p)
+// With one piece a thread there is room for the blocks of eight ranks on a device: all must run at once.
+template <direct_kind KIND>
+static void direct_launch_kind(const struct peer_view *v, struct queue *q, const struct parcel *p,
+                               size_t bytes)
 {
     constexpr int threads = DIRECT_THREADS + CUDA_WARP;
+    bool one = v->shares || bytes <= (size_t)DIRECT_BLOCKS * DIRECT_THREADS * DIRECT_PIECE;
 
+    launch(q, one ? exchange_direct<KIND, 1> : exchange_direct<KIND, DIRECT_LOT>, DIRECT_BLOCKS,
+           threads, 0, *v, *p);
+}
+
+static void direct_launch(const struct peer_view *v, struct queue *q, const struct parcel *p,
+                          size_t bytes)
+{
     if (p->in)
-        launch(q, exchange_direct<DIRECT_GATHER>, DIRECT_BLOCKS, threads, 0, *v, *p);
+        direct_launch_kind<DIRECT_GATHER>(v, q, p, bytes);
     else if (p->wire == EXCHANGE_BF16)
-        launch(q, exchange_direct<DIRECT_BF16>, DIRECT_BLOCKS, threads, 0, *v, *p);
+        direct_launch_kind<DIRECT_BF16>(v, q, p, bytes);
     else
-        launch(q, exchange_direct<DIRECT_F32>, DIRECT_BLOCKS, threads, 0, *v, *p);
+        direct_launch_kind<DIRECT_F32>(v, q, p, bytes);
 }
 
 #endif

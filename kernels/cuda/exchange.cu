@@ -10,7 +10,8 @@ extern "C" {
 }
 
 #define THREADS 256
-#define BLOCKS_MAX 16
+#define BLOCKS_MAX 32
+#define RELAYED_BLOCKS 16
 #define BLOCK_BYTES 4096 // of one exchange a block takes before there is another
 #define UNIT 16
 #define POLLS 64 // between two looks at the clock and the abort word
@@ -136,6 +137,7 @@ struct peer_view {
     size_t slot_bytes;
     int64_t limit_ns;
     int rank, world;
+    bool shares; // the device with another rank
 };
 
 struct peer {
@@ -419,9 +421,9 @@ static void exchange_launch(struct peer *p, struct queue *q, const struct parcel
 
     v.fault = cuda_queue(q)->alarm.taken;
     if (!v.outbox) {
-        direct_launch(&v, q, a);
+        direct_launch(&v, q, a, bytes);
     } else {
-        blocks = blocks < BLOCKS_MAX ? blocks : BLOCKS_MAX;
+        blocks = blocks < RELAYED_BLOCKS ? blocks : RELAYED_BLOCKS;
         exchange_relayed<<<blocks, THREADS, 0, cuda_stream(q)>>>(v, *a);
     }
     queue_note(q, "exchange");
@@ -634,12 +636,25 @@ static int reach(int mine, int other)
     int can = 0;
     cudaError_t e = cudaDeviceCanAccessPeer(&can, mine, other);
 
-    if (e == cudaSuccess && !can)
+    if (e != cudaSuccess)
+        return fail(cuda_errno(e), "comm peer: device %d for device %d: %s", other, mine,
+                    cudaGetErrorString(e));
+    if (!can)
         return fail(-ENOTSUP,
                     "comm peer: device %d cannot write memory of device %d, want comm link", mine,
                     other);
-    if (e == cudaSuccess)
-        e = cudaSetDevice(mine);
+    return 0;
+}
+
+// Of threads: both devices are in use by this process.
+static int enable(int mine, int other)
+{
+    int r = reach(mine, other);
+    cudaError_t e;
+
+    if (r < 0)
+        return r;
+    e = cudaSetDevice(mine);
     if (e == cudaSuccess)
         e = cudaDeviceEnablePeerAccess(other, 0);
     if (e == cudaErrorPeerAccessAlreadyEnabled) {
@@ -658,11 +673,12 @@ extern "C" int peer_join(struct peer *p, struct peer *const *all)
 
     for (int r = 0; r < p->v.world; r++) {
         int other = ((struct cuda_device *)all[r]->dev)->ordinal;
-        int err = other == mine ? 0 : reach(mine, other);
+        int err = other == mine ? 0 : enable(mine, other);
 
         if (err < 0)
             return err;
         p->v.inbox[r] = all[r]->v.inbox[r];
+        p->v.shares |= r != p->v.rank && other == mine;
     }
     return 0;
 }
@@ -692,6 +708,8 @@ extern "C" int peer_show(struct peer *p, uint8_t card[PEER_CARD_BYTES])
     return 0;
 }
 
+// A handle reaches the other device by itself. Access to all of its memory would open it in this process too, which takes
+// more than a second and half a gigabyte.
 extern "C" int peer_meet(struct peer *p, const uint8_t (*card)[PEER_CARD_BYTES])
 {
     int mine = ((struct cuda_device *)p->dev)->ordinal;
@@ -719,6 +737,7 @@ extern "C" int peer_meet(struct peer *p, const uint8_t (*card)[PEER_CARD_BYTES])
             return fail(cuda_errno(e), "comm peer: memory of rank %d on device %s: %s", r, c.device,
                         cudaGetErrorString(e));
         p->v.inbox[r] = (unsigned char *)inbox;
+        p->v.shares |= other == mine;
         p->opened[r] = true;
     }
     return 0;
