@@ -149,6 +149,8 @@ static void *proxy_run(void *arg)
     if (c->core >= 0 && cores_stay(&c->core, 1) < 0)
         log_warn("comm link: the proxy cannot stay on core %d", c->core);
     for (unsigned polls = 0; !atomic_load_explicit(&c->stop, memory_order_relaxed); polls++) {
+        /* before the bell: who asks has waited for its queue, so everything that it rang is seen then */
+        bool asked = atomic_load_explicit(&c->meeting, memory_order_acquire) == MEETING_ASKED;
         uint32_t seq = c->seq + 1;
         uint64_t tag = __atomic_load_n(c->shared.bell + (size_t)(seq & 1) * PEER_BELL_STRIDE,
                                        __ATOMIC_ACQUIRE);
@@ -161,7 +163,7 @@ static void *proxy_run(void *arg)
         }
         if (poll_links(c) < 0)
             break;
-        if (atomic_load_explicit(&c->meeting, memory_order_acquire) == MEETING_ASKED)
+        if (asked && !rung)
             meet(c);
         if (rung || polls % IDLE_POLLS == 0) {
             int64_t now = clock_ns();
