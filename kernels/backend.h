@@ -94,6 +94,10 @@ struct queue {
     void *onlooker; /* of who stands in front of the table of ops; backends do not look at it */
 };
 
+/* backend_share - ranks of this process may wait for each other on a device: said before anything looks for one.
+ * Without it a device opens, and a process ends, in a fraction of the time. */
+void backend_share(void);
+
 /* backend_find - the backend of this name, or for "auto" the last one that is built and finds its
  * device 0.
  * errors   -ENODEV with a line naming what is built */

@@ -87,6 +87,10 @@ static void none_close(struct device *d)
 {
 }
 
+void backend_share(void)
+{
+}
+
 const struct backend_ops backend_cuda = {
     .name = "cuda",
     .op = &ref_ops,

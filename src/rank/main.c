@@ -1,4 +1,5 @@
 /* main.c owns the process: the command's name, its options, its exit code. */
+#include "kernels/backend.h"
 #include "src/base/log.h"
 #include "src/base/mapping.h"
 #include "src/rank/commands.h"
@@ -18,6 +19,8 @@ static int run(const struct command *c, int argc, char **argv)
     } else if (code == 0 && o.get) {
         code = cmd_config(&o);
     } else if (code == 0) {
+        if (strcmp(o.cfg.link, "loop") == 0) /* which joins threads */
+            backend_share();
         log_open(o.cfg.ranks > 1 && strcmp(o.cfg.link, "loop") != 0 ? o.cfg.rank : -1,
                  (enum log_level)o.cfg.log_level);
         code = c->run(&o);

@@ -1,4 +1,5 @@
 /* device [-k FILE] PART [argument]...      runs a part of the device tests; see the part's file */
+#include "kernels/backend.h"
 #include "tests/device/parts.h"
 
 #include <stdio.h>
@@ -17,6 +18,7 @@ int main(int argc, char **argv)
     };
     const char *names = NULL;
 
+    backend_share(); /* ranks are threads */
     if (argc > 2 && strcmp(argv[1], "-k") == 0) {
         names = argv[2];
         kernels_watch();
