@@ -10,7 +10,8 @@
 #   text       ids of the comms against each other and against the reference's
 #   full       a made-up model of the full size, half of it on each device: costs by rows, round logs of both (full/)
 #   bench      speeds of three kinds of text, every reply replayed serially (bench.json)
-#   kill       kill_devices.sh
+#   kill       kill_devices.sh over device memory, 24 kinds of case ten times each (kills.json); kill_others the same over the
+#              other comms once, if there is time
 set -u
 
 out=${1:?folder for logs}
@@ -142,9 +143,13 @@ self="sh $0 $out $folder do"
     TAIL=60 part 90 full $self full
     TAIL=26 part 60 bench $self bench
     left=$((DEADLINE - $(date +%s) - 15))
-    [ $left -lt 150 ] || left=150
-    TAIL=20 part $((left + 15)) kill env COMMS="$comms" bash "$here/kill_devices.sh" "$folder" "$out/kill" $left 10 \
-        "${AT_ONCE:-3}" ${ONE:+0}
+    [ $left -lt 180 ] || left=180
+    TAIL=30 part $((left + 15)) kill env COMMS=peer bash "$here/kill_devices.sh" "$folder" "$out/kill" $left 10 \
+        "${AT_ONCE:-6}" ${ONE:+0}
+    cp "$out/kill/kills.json" "$out/kills.json"
+    left=$((DEADLINE - $(date +%s) - 10))
+    [ $left -lt 30 ] || TAIL=54 part $left kill_others env COMMS="${comms#peer }" bash "$here/kill_devices.sh" "$folder" \
+        "$out/kill" $((left - 10)) 1 4 ${ONE:+0}
 }
 rm -rf "$out/kill"
 end_logs
