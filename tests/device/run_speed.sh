@@ -64,7 +64,7 @@ set_=" --set cache=$work/cache --set backend=cuda --set slots=1 --set context=20
 full="--set model=synth+exl3-v41:models/synth-dsv41 $set_ --set draft=dspark"
 short="--set model=synth+exl3-v41:models/synth-dsv41-6 $set_ --set draft=none --set cache=$work/short"
 
-"$tandem" generate $full --prompt a --max-tokens 1 >"$work/pack" 2>&1 &
+timeout 120 "$tandem" generate $full --prompt a --max-tokens 1 >"$work/pack" 2>&1 &
 packing=$!
 step 60 ops "$program" ops
 [ $? -ne 77 ] || { say "no device here"; exit 77; }
@@ -79,7 +79,7 @@ step 40 products "$program" products "$work/products.json" &&
 step 90 window "$tandem" bench --window --json $full
 step 60 kernels "$tandem" bench --kernels --json $full
 if command -v ncu >/dev/null 2>&1; then
-    step 90 counters ncu --clock-control none --cache-control none --csv -k 'regex:strip|gang|site|route|score' -s 400 -c 120 \
+    step 90 counters ncu --clock-control none --cache-control none --csv -k 'regex:strip|thin|few|gang|route|score' -s 400 -c 120 \
         --metrics gpu__time_duration.sum,dram__throughput.avg.pct_of_peak_sustained_elapsed,launch__registers_per_thread,smsp__inst_executed.sum,smsp__sass_inst_executed_op_local.sum,smsp__issue_active.avg.pct_of_peak_sustained_active,smsp__average_warps_issue_stalled_long_scoreboard_per_issue_active.ratio,smsp__average_warps_issue_stalled_barrier_per_issue_active.ratio \
         "$tandem" bench --window $short --set overlap=off --set graphs=off
 else
