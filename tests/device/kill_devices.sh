@@ -56,6 +56,7 @@ one()
     ranks_begin "$number" "$comm" $tokens "$holder" "$place"
     for _ in $(seq 1500); do
         grep -q '^held at' "$at/err$holder" 2>/dev/null && break
+        kill -0 "${pid[holder]}" 2>/dev/null || break
         sleep 0.02
     done
     grep -q '^held at' "$at/err$holder" || verdict="does not come there"
