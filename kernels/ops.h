@@ -180,7 +180,7 @@ struct matmul_args {
 
 /* matmuls - n products of the same inputs: each as op matmul has it, in any order or side by side.
  * shapes   x and rows are those of of[0] in all; no y is another's, or x
- * note     a product has the bits of matmul alone */
+ * note     on a device the bits may depend on what else is in the list, as ever not on the number of rows */
 #define MATMULS_MAX 6
 
 struct matmuls_args {

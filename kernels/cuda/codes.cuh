@@ -66,13 +66,19 @@ template <int BITS2> struct exl3_codes : outputs_in_order {
     int lane, book;
 
     __device__ exl3_codes(const struct mat &w, int strip, int lane_)
+        : exl3_codes((const uint4 *)((const char *)w.data +
+                                     (size_t)strip * mat_strip_bytes(w.dtype, &w.q, w.cols)),
+                     (enum codebook)w.q.codebook, lane_)
     {
-        at = (const uint4 *)((const char *)w.data +
-                             (size_t)strip * mat_strip_bytes(w.dtype, &w.q, w.cols)) +
-             lane_;
-        book = w.q.codebook != CODEBOOK_MUL1;
-        by = w.q.codebook == CODEBOOK_MCG ? 0xcbac1fedu : 89226354u;
-        plus = w.q.codebook == CODEBOOK_MCG ? 0 : 64248484u;
+    }
+
+    // The strip's codes lie at `from`.
+    __device__ exl3_codes(const uint4 *from, enum codebook codebook, int lane_)
+    {
+        at = from + lane_;
+        book = codebook != CODEBOOK_MUL1;
+        by = codebook == CODEBOOK_MCG ? 0xcbac1fedu : 89226354u;
+        plus = codebook == CODEBOOK_MCG ? 0 : 64248484u;
         lane = lane_;
     }
 
@@ -81,6 +87,20 @@ template <int BITS2> struct exl3_codes : outputs_in_order {
 #pragma unroll
         for (int c = 0; c < CHUNKS; c++) {
             uint4 v = load_once(at + ((size_t)n * CHUNKS + c) * CUDA_WARP);
+
+            p.word[4 * c] = v.x;
+            p.word[4 * c + 1] = v.y;
+            p.word[4 * c + 2] = v.z;
+            p.word[4 * c + 3] = v.w;
+        }
+    }
+
+    // The same where the piece's bytes lie in shared memory, from the lane's first ones on.
+    __device__ static void take(const uint4 *from, piece &p)
+    {
+#pragma unroll
+        for (int c = 0; c < CHUNKS; c++) {
+            uint4 v = from[c * CUDA_WARP];
 
             p.word[4 * c] = v.x;
             p.word[4 * c + 1] = v.y;

@@ -55,6 +55,18 @@ __device__ static inline float f16_of(uint2 four, int i)
     return f16_value((uint16_t)((i < 2 ? four.x : four.y) >> (i % 2 * 16)));
 }
 
+// The warp's outputs of a strip of EXL3 from their sums: `by` and `plus` are the lane's four of svh and bias.
+__device__ static inline void finish_rotated(uint2 by, uint2 plus, bool biased, float (&v)[4])
+{
+    rotate(v);
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        v[i] = v[i] * EXL3_SCALE * f16_of(by, i);
+        if (biased)
+            v[i] += f16_of(plus, i);
+    }
+}
+
 // The warp's outputs n0 .. n0 + 127 of a matrix, not rounded, from their sums; `wide` of them are
 // wanted. ROTATED: whether it is EXL3.
 template <bool ROTATED>
@@ -69,13 +81,7 @@ __device__ static inline void finish_outputs(const struct mat &w, int n0, int wi
 
         if (w.bias)
             plus = *(const uint2 *)(w.bias + n0 + 4 * lane);
-        rotate(v);
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            v[i] = v[i] * EXL3_SCALE * f16_of(by, i);
-            if (w.bias)
-                v[i] += f16_of(plus, i);
-        }
+        finish_rotated(by, plus, w.bias != NULL, v);
     } else if (w.dtype == DTYPE_NVFP4) {
 #pragma unroll
         for (int i = 0; i < 4; i++)

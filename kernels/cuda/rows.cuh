@@ -46,6 +46,21 @@ __device__ static inline void put_four(uint16_t *unit, const uint16_t (&h)[4], b
     *(uint32_t *)(unit + strip_lay(i + 2)) = h[2] | (uint32_t)h[3] << 16;
 }
 
+// Store the warp's values, of a block of 128 inputs, as EXL3 wants them, su being the lane's four of suh.
+__device__ static inline void put_rotated(uint16_t *unit, uint2 su, float (&v)[4])
+{
+    uint16_t h[4];
+
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        v[i] = v[i] * f16_of(su, i);
+    rotate(v);
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        h[i] = f16_nearest(v[i] * EXL3_SCALE);
+    put_four(unit, h, true, false);
+}
+
 // Store the warp's values as inputs k0 .. k0 + wide - 1 of row `row` of x, the way weights w want them;
 // wide is 128, without a rotation also 64. suh from input k0 on, where there is one. ROTATED: whether w
 // is EXL3.
@@ -60,16 +75,7 @@ __device__ static inline void put_inputs(const struct strip_x &x, const struct m
     unsigned two, three;
 
     if constexpr (ROTATED) {
-        uint2 s = *(const uint2 *)(suh + 4 * lane);
-
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-            v[i] = v[i] * f16_of(s, i);
-        rotate(v);
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-            h[i] = f16_nearest(v[i] * EXL3_SCALE);
-        put_four(unit, h, live, false);
+        put_rotated(unit, *(const uint2 *)(suh + 4 * lane), v);
         return;
     }
     if (in == CODEC_QW && (w.dtype == DTYPE_FP8 || w.dtype == DTYPE_MXFP4))

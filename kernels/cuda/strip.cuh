@@ -7,7 +7,7 @@
 //   the inputs are cut in pieces of 32 or 64; pieces are dealt, in order, to splits times STRIP_WARPS
 //   parts; a part is one chain of instructions, k ascending, from 0;
 //   parts of a split add up in order, and then splits in order.
-// How many splits there are depends on the shape and the device alone, so a row has the same bits in every window.
+// How many splits there are depends on the device and the shapes of a launch alone (op matmuls), so a row has the same bits in every window.
 // Splits of a strip are blocks of one cluster, which send their sums to the blocks that finish rows.
 //
 // A row of inputs lies as lanes read it: of each unit, lane quarter t has the values 2t, 2t + 1,
@@ -224,8 +224,9 @@ cudaError_t strip_limits_exl3(cudaError_t e);
 // long_launch - the same for experts of EXPERT_KINDS_LONG.
 void long_launch(struct queue *q, uint32_t kind, const struct strip_launch *p, dim3 grid);
 
-// strip_matmul - the op for weights that are operands of matrix instructions; strip_moe - the op.
+// strip_matmul, strip_matmuls - the ops for weights that are operands of matrix instructions; strip_moe - the op.
 void strip_matmul(struct queue *q, const struct matmul_args *a);
+void strip_matmuls(struct queue *q, const struct matmuls_args *a);
 void strip_moe(struct queue *q, const struct moe_args *a);
 
 #endif

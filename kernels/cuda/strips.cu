@@ -2,6 +2,7 @@
 // come out. Rows are taken as many at a time as the queue's scratch holds.
 #include "kernels/cuda/rows.cuh"
 #include "kernels/cuda/sheet.cuh"
+#include "kernels/cuda/thin.cuh"
 #include "kernels/cuda/wide.cuh"
 
 #define THREADS 256
@@ -82,7 +83,7 @@ extern "C" cudaError_t cuda_strip_limits(int shared_max)
     e = strip_limits<fp4_codes<DTYPE_MXFP4>>(e);
     e = strip_limits<fp4_codes<DTYPE_NVFP4>>(e);
     e = strip_limits<bf16_codes>(e);
-    return strip_limits_exl3(e);
+    return thin_limits(strip_limits_exl3(e), shared_max);
 }
 
 static int gcd(int a, int b)
@@ -167,35 +168,61 @@ static bool own_inputs(const struct strip_launch *p, int rows)
            (size_t)each * narrow_row(p->span, exl3) <= NARROW_SHARED - sums;
 }
 
-void strip_matmul(struct queue *q, const struct matmul_args *a)
+// How the product is cut, but for its splits; false: there is nothing to do, or it failed.
+static bool cut_product(struct queue *q, const struct matmul_args *a, struct strip_launch *p)
 {
-    struct strip_launch p = { .role = STRIP_DENSE, .in = a->in, .round = a->round, .w = *a->w };
-    int wide = strip_outputs(p.w), most;
+    const struct mat *w = a->w;
+    int wide = strip_outputs(*w);
+
+    *p = (struct strip_launch){ .role = STRIP_DENSE };
+    p->in = a->in;
+    p->round = a->round;
+    p->w = *w;
+    if (w->dtype > DTYPE_COUNT && w->q.layout != LAYOUT_DEVICE) {
+        queue_fail(q, -EINVAL, "matmul: weights packed for another backend");
+        return false;
+    }
+    p->groups = a->groups ? a->groups : 1;
+    if (!cut_of(q, a, p->groups, &p->cut) || w->rows == 0)
+        return false;
+    if ((a->in == CODEC_QW && (w->dtype == DTYPE_FP8 || w->dtype == DTYPE_MXFP4) && w->cols % 32) ||
+        (w->dtype == DTYPE_FP8 && w->q.block % 32)) {
+        queue_fail(q, -EINVAL, "matmul: %d inputs, scales of %d", w->cols, (int)w->q.block);
+        return false;
+    }
+    p->local = w->rows / p->groups;
+    p->parts = (p->local + wide - 1) / wide + (p->local % wide && p->groups > 1);
+    p->ldz = (int)mat_round_up((size_t)(p->groups * p->parts * wide), EXL3_BLOCK);
+    p->wide = p->many = a->rows > WIDE_FROM;
+    p->rows = a->rows;
+    p->from = a->x;
+    p->y = a->y;
+    return true;
+}
+
+// The splits of products that a thin launch can have together; false: it cannot.
+static bool split_thin(const struct queue *q, struct strip_launch *p, int n)
+{
+    int strips = 0, splits;
+
+    for (int i = 0; i < n; i++)
+        strips += p[i].groups * p[i].parts;
+    splits = thin_splits(q, &p->w, strips);
+    for (int i = 0; i < n && splits; i++) {
+        p[i].splits = splits;
+        p[i].span = narrow_span(p[i].w, splits);
+    }
+    return splits > 0;
+}
+
+// A product that is no part of a thin launch.
+static void product_alone(struct queue *q, const struct matmul_args *a, struct strip_launch p)
+{
+    int most;
     bool exl3 = p.w.dtype == DTYPE_EXL3;
     size_t row, spare = 0, room = cuda_queue(q)->scratch_bytes;
 
-    if (p.w.dtype > DTYPE_COUNT && p.w.q.layout != LAYOUT_DEVICE) {
-        queue_fail(q, -EINVAL, "matmul: weights packed for another backend");
-        return;
-    }
-    p.groups = a->groups ? a->groups : 1;
-    if (!cut_of(q, a, p.groups, &p.cut) || p.w.rows == 0)
-        return;
-    if ((a->in == CODEC_QW && (p.w.dtype == DTYPE_FP8 || p.w.dtype == DTYPE_MXFP4) &&
-         p.w.cols % 32) ||
-        (p.w.dtype == DTYPE_FP8 && p.w.q.block % 32)) {
-        queue_fail(q, -EINVAL, "matmul: %d inputs, scales of %d", p.w.cols, (int)p.w.q.block);
-        return;
-    }
-    p.local = p.w.rows / p.groups;
-    p.parts = (p.local + wide - 1) / wide + (p.local % wide && p.groups > 1);
-    p.ldz = (int)mat_round_up((size_t)(p.groups * p.parts * wide), EXL3_BLOCK);
-    p.splits = strip_splits(q, p.groups * p.parts, strip_pieces(p.w),
-                            p.w.dtype == DTYPE_BF16 ? STRIP_PLACES_PLAIN : STRIP_PLACES);
-    p.span = narrow_span(p.w, p.splits);
-    p.wide = p.many = a->rows > WIDE_FROM;
     if (own_inputs(&p, a->rows)) {
-        p.rows = a->rows;
         some_rows(q, &p, a, 0, NULL);
         queue_note(q, "matmul");
         return;
@@ -222,4 +249,71 @@ void strip_matmul(struct queue *q, const struct matmul_args *a)
         some_rows(q, &p, a, first, (char *)cuda_queue(q)->scratch);
     }
     queue_note(q, "matmul");
+}
+
+// Those that one launch can have, whatever their rows.
+static bool alike(const struct strip_launch *a, const struct strip_launch *b)
+{
+    return mat_kind(&a->w) == mat_kind(&b->w) && a->w.cols == b->w.cols && a->groups == b->groups;
+}
+
+static void products(struct queue *q, const struct matmul_args *const *a, struct strip_launch *p,
+                     int n)
+{
+    bool thin = split_thin(q, p, n);
+
+    if (thin && thin_fits(q, p)) {
+        thin_products(q, p, n);
+        return;
+    }
+    for (int i = 0; i < n; i++) {
+        if (!thin && n > 1) { // alone it may be
+            products(q, a + i, p + i, 1);
+            continue;
+        }
+        if (!thin) {
+            p[i].splits =
+                strip_splits(q, p[i].groups * p[i].parts, strip_pieces(p[i].w),
+                             p[i].w.dtype == DTYPE_BF16 ? STRIP_PLACES_PLAIN : STRIP_PLACES);
+            p[i].span = narrow_span(p[i].w, p[i].splits);
+        }
+        product_alone(q, a[i], p[i]);
+    }
+}
+
+void strip_matmul(struct queue *q, const struct matmul_args *a)
+{
+    struct strip_launch p;
+
+    if (cut_product(q, a, &p))
+        products(q, &a, &p, 1);
+}
+
+void strip_matmuls(struct queue *q, const struct matmuls_args *a)
+{
+    struct strip_launch p[MATMULS_MAX];
+    const struct matmul_args *of[MATMULS_MAX];
+    int n = 0;
+
+    for (int i = 0; i < a->n; i++) {
+        if (a->of[i].w->dtype != DTYPE_EXL3) {
+            cuda_matmul(q, &a->of[i]);
+        } else if (cut_product(q, &a->of[i], &p[n])) {
+            of[n++] = &a->of[i];
+        }
+    }
+    for (int first = 0, end; first < n; first = end) {
+        end = first + 1;
+        for (int i = end; i < n; i++)
+            if (alike(&p[first], &p[i])) {
+                struct strip_launch one = p[end];
+                const struct matmul_args *a_one = of[end];
+
+                p[end] = p[i];
+                of[end++] = of[i];
+                p[i] = one;
+                of[i] = a_one;
+            }
+        products(q, of + first, p + first, end - first);
+    }
 }

@@ -153,6 +153,66 @@ static void two_queues(struct lab *l)
     lab_end(l);
 }
 
+struct list_shape {
+    struct mat w[MATMULS_MAX];
+    int n, rows;
+};
+
+static void run_list(const struct trial *t, const struct op_table *op, struct queue *q,
+                     void *const *b, int row, int rows)
+{
+    const struct list_shape *s = t->shape;
+    struct matmuls_args list = { .n = s->n };
+    struct mat w[MATMULS_MAX];
+
+    for (int i = 0; i < s->n; i++) {
+        w[i] = s->w[i];
+        mat_place(&w[i], b[1 + 2 * i]);
+        list.of[i] =
+            (struct matmul_args){ .w = &w[i],
+                                  .x = (float *)b[0] + (size_t)row * (size_t)w[i].cols,
+                                  .y = (float *)b[2 + 2 * i] + (size_t)row * (size_t)w[i].rows,
+                                  .rows = rows,
+                                  .round = i % 2 ? ROUND_BF16 : ROUND_NONE };
+    }
+    op->matmuls(q, &list);
+}
+
+/* Products of the same inputs, of one width and of several: each as it is alone. */
+static void lists(struct lab *l)
+{
+    static const struct {
+        int rows, cols, first, others, n;
+    } cases[] = {
+        { 300, 1280, 20, 20, 2 }, { 512, 5120, 20, 20, 4 }, { 128, 384, 20, 18, 6 },
+        { 130, 512, 7, 20, 3 },   { 200, 128, 31, 20, 5 },
+    };
+
+    lab_begin(l, "lists");
+    for (int i = 0; i < COUNT(cases); i++) {
+        struct list_shape s = { .n = cases[i].n, .rows = 9 };
+        struct trial t;
+
+        trial_begin(&t, l, run_list, &s, s.rows, "%d of %d x %d", s.n, cases[i].rows,
+                    cases[i].cols);
+        trial_in(&t, (size_t)s.rows * (size_t)cases[i].cols, 1);
+        for (int k = 0; k < s.n; k++) {
+            size_t bytes;
+            void *blob;
+
+            qmats_type(k % 2 ? cases[i].others : cases[i].first, &s.w[k]);
+            s.w[k].rows = cases[i].rows * (k == 0 ? 2 : 1);
+            s.w[k].cols = cases[i].cols;
+            blob = qmats_fill(l, &s.w[k], &bytes);
+            memcpy(trial_buf(&t, BUF_IN, BUF_BYTES, bytes, 0, 0), blob, bytes);
+            free(blob);
+            trial_out(&t, (size_t)s.w[k].rows, k % 2 ? 0x1p-7 : 2e-6 * sqrt(cases[i].cols));
+        }
+        lab_run(&t);
+    }
+    lab_end(l);
+}
+
 struct synth_shape {
     struct mat w;
     int row, col, cols;
@@ -247,6 +307,7 @@ void ops_quant(struct lab *l)
     large(l);
     row_counts(l);
     two_queues(l);
+    lists(l);
     synth(l);
     refusals(l);
 }
