@@ -194,7 +194,7 @@ __device__ static void piece_add(raw_piece<KIND> *y, uint2 d, bool first)
     y->v = make_uint2(f32_bits(lo), f32_bits(hi));
 }
 
-// The lines of DIRECT_LOT pieces from one rank. False: the peer is poisoned.
+// The lines of a lot from one rank. False: the peer is poisoned.
 //
 // A look at the host's memory takes every warp most of a microsecond, one behind the other: a hundred warps that looked
 // after each POLLS kept a rank away for longer than it had waited, and next time the other one. So one thread of all
@@ -386,7 +386,8 @@ __global__ static void __launch_bounds__(DIRECT_THREADS + CUDA_WARP)
         note_times(v, &sums, bytes, t.begun, t.sent, t.come);
 }
 
-// With one piece a thread there is room for the blocks of eight ranks on a device: all must run at once.
+// Blocks of all ranks on a device must run at once: with one piece a thread those of eight fit on 132
+// multiprocessors, of four on 48.
 template <direct_kind KIND>
 static void direct_launch_kind(const struct peer_view *v, struct queue *q, const struct parcel *p,
                                size_t bytes)
