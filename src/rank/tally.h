@@ -52,7 +52,7 @@ struct round_record {
     int64_t prompt_rows, prompt_ns; /* prompt chunks since the last window */
     int64_t plan_ns, stage_ns, launch_ns, engram_ns, window_ns, choose_ns;
     int64_t draft_ns, draft_wait_ns, ingest_ns, commit_ns, idle_ns;
-    int64_t ahead_ns; /* asking n-gram rows of the next window ahead */
+    int64_t ahead_ns; /* asking n-gram rows of the next window ahead; hosts */
     int64_t bring_ns; /* taking the window's n-gram rows while a device runs; engram_ns: on hosts */
     int64_t wall_ns; /* from the end of the last round, or from the plan where others ran between */
     int64_t exchanges, wait_ns, move_ns;
