@@ -388,12 +388,15 @@ static void fault_report(struct queue *q, const struct cuda_fault *f)
 static int cuda_wait(struct queue *base)
 {
     struct cuda_queue *q = cuda_queue(base);
+    cudaError_t e;
     int r = cuda_drain(q);
 
     if (r == 0 && q->alarm.record->kind != FAULT_NONE) {
         fault_report(base, q->alarm.record);
         memset(q->alarm.record, 0, sizeof(*q->alarm.record));
-        cudaMemsetAsync(q->alarm.taken, 0, sizeof(*q->alarm.taken), q->stream);
+        e = cudaMemsetAsync(q->alarm.taken, 0, sizeof(*q->alarm.taken), q->stream);
+        if (e != cudaSuccess)
+            queue_fail(base, cuda_errno(e), "cuda: %s", cudaGetErrorString(e));
     }
     r = base->err;
     base->err = 0;

@@ -21,6 +21,7 @@ extern "C" {
 
 #include "kernels/backend.h"
 #include "kernels/backend_table.h"
+#include "kernels/lists.h"
 #include "kernels/ops.h"
 
 /* Rows that ops with scratch of their own take at a time: the `workers` of a CUDA device. */

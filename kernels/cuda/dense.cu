@@ -160,7 +160,7 @@ extern "C" void cuda_matmul(struct queue *q, const struct matmul_args *a)
 
 extern "C" void cuda_matmuls(struct queue *q, const struct matmuls_args *a)
 {
-    if (!queue_skips(q, a->n ? a->of[0].rows : 0))
+    if (!matmuls_refused(q, a) && !queue_skips(q, a->n ? a->of[0].rows : 0))
         strip_matmuls(q, a);
 }
 

@@ -72,7 +72,7 @@ extern "C" void cuda_row_keeps(struct queue *q, const struct row_keeps_args *a)
     struct row_keeps_args b = *a;
     int most = 0;
 
-    if (queue_skips(q, a->n > 0 ? a->of[0].rows : 0))
+    if (row_keeps_refused(q, a) || queue_skips(q, a->n > 0 ? a->of[0].rows : 0))
         return;
     for (int i = 0; i < a->n; i++) {
         const struct row_keep *k = &a->of[i];

@@ -55,7 +55,10 @@ __global__ static void sort_picks(struct moe_args a, int picks, struct member *o
 void expert_sort(struct queue *q, const struct moe_args *a, int picks, struct member *order,
                  int32_t *heads, int lot)
 {
-    cudaMemsetAsync(heads, 0, sizeof(*heads), cuda_stream(q));
+    cudaError_t e = cudaMemsetAsync(heads, 0, sizeof(*heads), cuda_stream(q));
+
+    if (e != cudaSuccess)
+        queue_fail(q, cuda_errno(e), "cuda: moe: %s", cudaGetErrorString(e));
     launch(q, sort_picks, blocks_for((size_t)picks, THREADS), THREADS, 0, *a, picks, order, heads,
            lot, cuda_queue(q)->alarm);
 }

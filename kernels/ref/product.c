@@ -7,6 +7,7 @@
 
 #include "kernels/formats/exl3.h"
 #include "kernels/formats/values.h"
+#include "kernels/lists.h"
 #include "kernels/ref/codec.h"
 #include "kernels/ref/dot.h"
 #include "kernels/ref/ref.h"
@@ -192,6 +193,8 @@ void ref_matmul(struct queue *q, const struct matmul_args *a)
 
 void ref_matmuls(struct queue *q, const struct matmuls_args *a)
 {
+    if (matmuls_refused(q, a))
+        return;
     for (int i = 0; i < a->n; i++)
         q->ops->op->matmul(q, &a->of[i]);
 }

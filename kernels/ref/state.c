@@ -3,6 +3,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "kernels/lists.h"
 #include "kernels/ref/codec.h"
 #include "kernels/ref/exp.h"
 #include "kernels/ref/ref.h"
@@ -94,6 +95,8 @@ static void row_keep(struct queue *q, const struct row_keep *a)
 
 void ref_row_keeps(struct queue *q, const struct row_keeps_args *a)
 {
+    if (row_keeps_refused(q, a))
+        return;
     for (int i = 0; i < a->n; i++)
         row_keep(q, &a->of[i]);
 }

@@ -189,6 +189,48 @@ static void row_put(struct lab *l)
     lab_end(l);
 }
 
+struct gotten {
+    struct store s;
+    int offset;
+};
+
+static void run_get(const struct trial *t, const struct op_table *op, struct queue *q,
+                    void *const *b, int row, int rows)
+{
+    const struct gotten *k = t->shape;
+
+    op->row_get(q, &(struct row_get_args){ .view = view_of(&k->s, b[0]),
+                                           .info = (struct row_info *)b[1] + row,
+                                           .y = (float *)b[2] + (size_t)row * (size_t)k->s.cols,
+                                           .rows = rows,
+                                           .offset = k->offset });
+}
+
+/* Rows before the first one are zeros: of each slot the first rows, by the offset. */
+static void row_get(struct lab *l)
+{
+    static const struct gotten shapes[] = { { { CODEC_F32, 7, 40, 0, 0, 0, 0, 1 }, 0 },
+                                            { { CODEC_F32, 512, 40, 0, 0, 0, 0, 3 }, -1 },
+                                            { { CODEC_F32, 300, 70, 0, 0, 0, 0, 2 }, -5 },
+                                            { { CODEC_F32, 5120, 33, 0, 0, 0, 0, 2 }, 2 } };
+
+    lab_begin(l, "row_get");
+    for (int i = 0; i < COUNT(shapes); i++) {
+        const struct gotten *k = &shapes[i];
+        int pos[LAB_ROWS];
+        struct trial t;
+
+        trial_begin(&t, l, run_get, k, LAB_ROWS, "cols %d offset %d", k->s.cols, k->offset);
+        for (int r = 0; r < LAB_ROWS; r++)
+            pos[r] = r / k->s.slots;
+        trial_in(&t, view_of(&k->s, NULL).slot_stride / sizeof(float) * (size_t)k->s.slots, 1);
+        trial_info(&t, pos, k->s.slots);
+        trial_out(&t, (size_t)k->s.cols, 0);
+        lab_run(&t);
+    }
+    lab_end(l);
+}
+
 struct group {
     int cols, ratio, cap;
     enum round round;
@@ -240,5 +282,6 @@ void ops_state(struct lab *l)
     requant(l);
     row_put(l);
     row_keeps(l);
+    row_get(l);
     pool(l);
 }

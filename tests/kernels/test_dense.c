@@ -118,6 +118,30 @@ Test(dense, products_of_a_list_have_the_bits_that_they_have_alone)
     bed_close(&b);
 }
 
+Test(dense, lists_that_are_too_long_or_have_no_common_input_fail_the_queue)
+{
+    struct matmuls_args list = { .n = 2 };
+    float x[2][8] = { { 0 } }, y[2][8] = { { 3 } };
+    struct bed b;
+    struct mat w;
+
+    bed_open(&b, 1);
+    w = bed_mat(&b, 4, 8, DTYPE_F32, 1, NULL);
+    for (int i = 0; i < 2; i++)
+        list.of[i] = (struct matmul_args){ .w = &w, .x = x[0], .y = y[i], .rows = 1 };
+    for (int bad = 0; bad < 4; bad++) {
+        struct matmuls_args l = list;
+
+        l.n = bad == 0 ? -1 : bad == 1 ? MATMULS_MAX + 1 : 2;
+        l.of[1].rows = bad == 2 ? 2 : 1;
+        l.of[1].x = bad == 3 ? x[1] : x[0];
+        b.op->matmuls(b.q, &l);
+        cr_expect(eq(int, bed_wait(&b), -EINVAL), "%d", bad);
+        cr_expect(eq(flt, y[0][0], 3));
+    }
+    bed_close(&b);
+}
+
 Test(dense, groups_that_do_not_divide_fail_the_queue)
 {
     struct bed b;

@@ -126,6 +126,28 @@ Test(state, rows_are_read_at_an_offset)
     bed_close(&b);
 }
 
+Test(state, lists_of_kept_rows_that_are_too_long_or_differ_in_rows_fail_the_queue)
+{
+    float x[2][4] = { { 3, 4, 5, 6 } }, w[4] = { 1, 1, 1, 1 };
+    struct row_keeps_args list = { .n = 2 };
+    struct bed b;
+
+    bed_open(&b, 1);
+    for (int i = 0; i < 2; i++)
+        list.of[i] =
+            (struct row_keep){ .x = x[0], .w = w, .view.cols = 4, .rows = 1, .eps = 1e-6f };
+    for (int bad = 0; bad < 3; bad++) {
+        struct row_keeps_args l = list;
+
+        l.n = bad == 0 ? -1 : bad == 1 ? ROW_KEEPS_MAX + 1 : 2;
+        l.of[1].rows = bad == 2 ? 2 : 1;
+        b.op->row_keeps(b.q, &l);
+        cr_expect(eq(int, bed_wait(&b), -EINVAL), "%d", bad);
+        cr_expect(eq(flt, x[0][0], 3));
+    }
+    bed_close(&b);
+}
+
 Test(state, only_rows_that_end_a_group_are_stored)
 {
     struct bed b;
