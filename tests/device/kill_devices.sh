@@ -2,8 +2,9 @@
 # kill_devices.sh FOLDER WORK SECONDS [REPETITIONS [AT_ONCE [DEVICE]]] - kills and stops either of two ranks on devices at
 # six points, over the comms that COMMS names; prints when the other said why it ends, and when it was gone, and fails if
 # one said it after more than SAY_MS or was there for more than LIMIT_MS (the driver takes its time to end a process, and
-# longer when others come and go), ended with another code than 70, named another cause, or if device memory is still
-# taken at the end. WORK/cases has a line a case, WORK/kills.json one for each kind of them.
+# longer when others come and go), ended with another code than 70, named another cause or was elsewhere, if device memory
+# is still taken at the end, or, with WHOLE=1, if there was no time for all. WORK/cases has a line a case, WORK/kills.json
+# one for each kind of them.
 #
 # FOLDER holds tandem and tandem_held. Cases run AT_ONCE at a time, in an order that has each of them once before any
 # twice, until SECONDS are over. With DEVICE both ranks share it.
@@ -43,14 +44,17 @@ ranks_begin()
 one()
 {
     local folder=$1 work=$2 device=$3 deadline=$4 number=$5 comm=$6 victim=$7 signal=$8 phase=$9
-    local other=$((1 - victim)) holder=$7 place=$9 at=$2/$5 tokens=6000 pid=(0 0) begin said took code cause verdict=ok
+    local other=$((1 - victim)) holder=$7 place=$9 at=$2/$5 tokens=6000 pid=(0 0) begin said took code here verdict=ok
 
     [ "$(date +%s)" -lt "$deadline" ] || return 0
     mkdir -p "$at"
     case $phase in
-    idle) holder=0 ;; # only rank 0 knows that nobody asks
-    graph) holder=$other place=verify:3 ;;
-    shutdown) tokens=4 ;;
+    idle) here="no order yet" holder=0 ;; # only rank 0 knows that nobody asks
+    prefill) here="order \(FILL\|DRAFT\|ROUND\)" ;; # the other one may have queued what follows
+    verify) here="order ROUND" ;;
+    graph) here="order ROUND" holder=$other place=verify:3 ;;
+    start) here="no order yet" ;;
+    shutdown) here="no order" tokens=4 ;;
     esac
     begin=$(now_ms)
     ranks_begin "$number" "$comm" $tokens "$holder" "$place"
@@ -78,14 +82,13 @@ one()
     wait 2>/dev/null
     # a killed process gives back its memory before its connections, and the driver may take more than a second for that:
     # its control connection, a link of its plan or its silence tells first
-    cause=".*rank $victim is gone"
     if [ "$verdict" = ok ]; then
         if [ $code -ne 70 ]; then
             verdict="code $code"
         elif [ $said -gt $SAY_MS ] || [ $took -gt $LIMIT_MS ]; then
             verdict=late
-        elif ! grep -q "error: group: $cause" "$at/err$other"; then
-            verdict="another cause"
+        elif ! grep -q "error: group: .*rank $victim is gone.*; here: .*$here" "$at/err$other"; then
+            verdict="another cause or place"
         fi
     fi
     echo "$comm $victim $signal $phase $said $took $code $verdict" >>"$work/cases"
@@ -141,5 +144,7 @@ for _ in 1 2 3 4 5 6; do
     sleep 0.5
     after=$(used)
 done
-echo "$(wc -l <"$work/cases") cases, $(grep -c ' ok$' "$work/cases") ok; device memory in use: $before MiB before, $after MiB after"
+asked=$((repetitions * 4 * ${#PHASES[@]} * $(echo $COMMS | wc -w)))
+echo "$(wc -l <"$work/cases") of $asked cases, $(grep -c ' ok$' "$work/cases") ok; device memory in use: $before MiB before, $after MiB after"
+[ -z "${WHOLE:-}" ] || [ "$(wc -l <"$work/cases")" -eq "$asked" ] || exit 1
 [ ! -s "$work/failures" ] && [ -s "$work/cases" ] && [ "$after" -le $((before + 64)) ]

@@ -67,16 +67,21 @@ text()
                 { bad=1 && tail -n 3 "$out/text_$comm.log"; }
             replayed=$(grep -c '"mode":"replay"' "$out/text_log/rank0.jsonl" 2>/dev/null)
             replayed=${replayed:-0}
-            echo "comm $comm, graphs $graphs: $replayed rounds replayed, $(ids "$out/text_$comm" | cut -c1-60)"
+            got=$(ids "$out/text_$comm")
+            first=${first:-$got}
+            echo "comm $comm, graphs $graphs: $replayed rounds replayed, $(echo "$got" | cut -c1-60)"
             [ $graphs = off ] || [ "$replayed" -gt 0 ] || { bad=1 && echo "FAILED: nothing was replayed"; }
-            [ "$(ids "$out/text_$comm")" = "$(ids "$out/text_peer")" ] || { bad=1 && echo "FAILED: another text"; }
+            [ -n "$got" ] && [ "$got" = "$first" ] || { bad=1 && echo "FAILED: another text, or none"; }
         done
     done
     "$tandem" generate --set model=models/pocket-dsv41 --set "cache=$CACHE" --set backend=cpu --set ranks=2 --set draft=none \
-        --max-tokens 48 --prompt 'Once upon a time there was a king' --json >"$out/text_cpu" 2>>"$out/text.log"
-    same=$(printf '%s\n%s\n' "$(ids "$out/text_peer")" "$(ids "$out/text_cpu")" | tr -d '[]' |
-        awk -F, 'NR == 1 { n = split($0, a, ",") } NR == 2 { for (i = 1; i <= NF && a[i] == $i; i++); print i - 1 " of " n }')
-    echo "tokens that equal those of the reference's arithmetic: $same"
+        --max-tokens 48 --prompt 'Once upon a time there was a king' --json >"$out/text_cpu" 2>>"$out/text.log" ||
+        { bad=1 && echo "FAILED: no text of the reference's arithmetic"; }
+    # up to the first choice between logits that are closer than the two arithmetics
+    same=$(printf '%s\n%s\n' "$first" "$(ids "$out/text_cpu")" | tr -d '[]' |
+        awk -F, 'NR == 1 { split($0, a, ",") } NR == 2 { for (i = 1; i <= NF && a[i] == $i; i++); print i - 1 }')
+    echo "tokens that equal those of the reference's arithmetic: ${same:-0} of 48"
+    [ "${same:-0}" -ge 24 ] || { bad=1 && echo "FAILED: fewer than half"; }
     return $bad
 }
 
@@ -144,7 +149,7 @@ self="sh $0 $out $folder do"
     TAIL=26 part 60 bench $self bench
     left=$((DEADLINE - $(date +%s) - 15))
     [ $left -lt 180 ] || left=180
-    TAIL=30 part $((left + 15)) kill env COMMS=peer bash "$here/kill_devices.sh" "$folder" "$out/kill" $left 10 \
+    TAIL=30 part $((left + 15)) kill env WHOLE=1 COMMS=peer bash "$here/kill_devices.sh" "$folder" "$out/kill" $left 10 \
         "${AT_ONCE:-6}" ${ONE:+0}
     cp "$out/kill/kills.json" "$out/kills.json"
     left=$((DEADLINE - $(date +%s) - 10))

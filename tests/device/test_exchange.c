@@ -275,7 +275,7 @@ static void *run(void *arg)
 {
     struct rank *r = arg;
     struct comm_settings s = { .partials = r->wire,
-                               .slot_bytes = 65536,
+                               .slot_bytes = 131072, /* a thread has one piece of what is short, and several */
                                .spin_us = 20,
                                .wait_limit_ms = r->fn == late || r->fn == closed || r->fn == faulty
                                                     ? 800

@@ -149,9 +149,10 @@ static int held_stage(struct model *m, const struct slot_pool *p, struct row_sto
 static void held_forward(struct model *m, struct exec *x, const struct slot_pool *p,
                          struct window *w)
 {
-    bool dry = x->op != held.rank->x.op;
+    /* no order runs while windows are measured, or captured ahead */
+    bool ahead = x->op != held.rank->x.op || atomic_load(&held.rank->progress.since_ns) == 0;
 
-    held.in = dry ? NULL : w->seg[0].flags & SEG_KNOWN ? "prefill" : "window";
+    held.in = ahead ? NULL : w->seg[0].flags & SEG_KNOWN ? "prefill" : "window";
     held.sums = 0;
     held.family->forward(m, x, p, w);
     if (held.in && strcmp(held.in, "window") == 0 && due("nan", "window"))
