@@ -124,8 +124,7 @@ static inline void comm_abort(struct comm *c, const char *why)
     c->ops->abort(c, why);
 }
 
-/* comm_close - collective by convention. Only comm peer of processes waits for the others, and for nobody once it has
- * failed. NULL is fine. */
+/* comm_close - collective by convention, never by waiting; NULL is fine */
 static inline void comm_close(struct comm *c)
 {
     if (c)

@@ -84,10 +84,12 @@ static int failed(struct comm_nccl *c, ncclResult_t r, const char *what)
 
 /* ---- calls ------------------------------------------------------------------------------------ */
 
-static bool nccl_usable(struct comm_nccl *c, const struct queue *q, int site)
+static bool nccl_usable(struct comm_nccl *c, struct queue *q, int site)
 {
     if (c->err == 0 && (site < 0 || site >= COMM_SITES))
         c->err = fail(-EINVAL, "comm nccl: site %d, want 0 to %d", site, COMM_SITES - 1);
+    if (c->err != 0 && q->err == 0)
+        q->err = c->err;
     return c->err == 0 && q->err == 0;
 }
 
@@ -107,7 +109,7 @@ static void gather_piece(struct comm_nccl *c, struct queue *q, const void *in, v
     ncclResult_t r;
 
     if (!calls_begin(c)) {
-        q->err = -ECANCELED;
+        q->err = q->err ? q->err : -ECANCELED;
         return;
     }
     r = nccl.ncclAllGather(in, out, bytes, ncclInt8, c->comm, (cudaStream_t)exchange_stream(q));

@@ -5,8 +5,7 @@
  * that the host does nothing for an exchange but queue it.
  *
  * A rank that closes may still be written to by one that does not know yet. Sides of threads stay in the hub until the
- * last of them has closed. Processes part in a barrier of their hosts; after a failure, in which nobody waits for
- * anybody, the memory that others see is left to the end of the process.
+ * last of them has closed; memory that other processes see is left to the end of this one: nobody waits for anybody.
  */
 #include "src/transport/comm.h"
 
@@ -221,12 +220,10 @@ static void comm_peer_close(struct comm *base)
 {
     struct comm_peer *c = (struct comm_peer *)base;
 
-    if (c->hub) {
+    if (c->hub)
         hub_leave(c->hub);
-    } else {
-        peer_part(c->peer);
-        peer_close(c->peer, c->host && comm_peer_barrier(base) == 0);
-    }
+    else
+        peer_close(c->peer, false);
     comm_close(c->host);
     free(c);
 }

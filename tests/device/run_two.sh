@@ -150,7 +150,7 @@ self="sh $0 $out $folder do"
     left=$((DEADLINE - $(date +%s) - 15))
     [ $left -lt 180 ] || left=180
     TAIL=30 part $((left + 15)) kill env WHOLE=1 COMMS=peer bash "$here/kill_devices.sh" "$folder" "$out/kill" $left 10 \
-        "${AT_ONCE:-6}" ${ONE:+0}
+        "${AT_ONCE:-3}" ${ONE:+0}
     cp "$out/kill/kills.json" "$out/kills.json"
     left=$((DEADLINE - $(date +%s) - 10))
     [ $left -lt 30 ] || TAIL=54 part $left kill_others env COMMS="${comms#peer }" bash "$here/kill_devices.sh" "$folder" \
