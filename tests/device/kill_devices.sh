@@ -9,10 +9,12 @@
 # FOLDER holds tandem and tandem_held. Cases run AT_ONCE at a time, in an order that has each of them once before any
 # twice, until SECONDS are over. With DEVICE both ranks share it.
 #
-#   idle      rank 0 has no request           graph      in a graph whose exchange waits for the other rank
-#   prefill   in a prompt chunk               start      the group is open, states are not
-#   verify    drafts are there, their         shutdown   the last order is given
-#             window has not begun
+#   idle      rank 0 has no request
+#   prefill   in a prompt chunk
+#   verify    drafts are there, their window has not begun: the other one waits inside its graph
+#   graph     in a graph whose exchange waits for the other one, which its host holds back
+#   start     the group is open, states are not
+#   shutdown  the last order is given
 
 set -u
 SAY_MS=1500
