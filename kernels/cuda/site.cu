@@ -167,14 +167,15 @@ __device__ static inline void coefficient_load(const struct hc_site_args &a, siz
     int i = (int)threadIdx.x;
     float v = i == PRE; // no mix yet: the first stream
 
+    if (i >= PRE + STREAMS)
+        return;
     if (i < COMB)
         v = a.y ? a.post[row * STREAMS + (size_t)i] : 0;
     else if (i < PRE)
         v = a.y ? a.comb[row * STREAMS * STREAMS + (size_t)(i - COMB)] : 0;
     else if (a.pre)
         v = a.pre[row * STREAMS + (size_t)(i - PRE)];
-    if (i < PRE + STREAMS)
-        ((float *)c)[i] = v;
+    ((float *)c)[i] = v;
 }
 
 // A gang a row, then the row gridDim.y behind. Bound by the steps behind each other.

@@ -2,7 +2,8 @@
  * launches them are wrapped (meson.build).
  *
  *   device -k FILE PART...     adds the names of the kernels that PART launched to FILE, alone or in a graph
- *   device kernels FILE NAME   1 if FILE lacks one that the program has, but for those with NAME in theirs
+ *   device kernels FILE NAME   1 if FILE lacks one that the program has, but for those with NAME in theirs; instances
+ *                              that differ in the width of EXL3 codes alone stand for each other
  */
 #include <cuda_runtime_api.h>
 #include <limits.h>
@@ -123,6 +124,22 @@ int kernels_save(const char *path)
     return f && fclose(f) == 0 ? 0 : 1;
 }
 
+/* The same but for numbers behind a WIDTH in both. */
+static bool alike(const char *a, const char *b)
+{
+    static const char WIDTH[] = "exl3_codesILi";
+
+    for (; *a && *a == *b; a++, b++)
+        if (strncmp(a, WIDTH, sizeof(WIDTH) - 1) == 0 &&
+            strncmp(b, WIDTH, sizeof(WIDTH) - 1) == 0) {
+            a += sizeof(WIDTH) - 1;
+            b += sizeof(WIDTH) - 1;
+            a += strspn(a, "0123456789") - 1;
+            b += strspn(b, "0123456789") - 1;
+        }
+    return *a == *b;
+}
+
 int kernels_main(int argc, char **argv)
 {
     FILE *f = argc > 1 ? fopen(argv[1], "r") : NULL;
@@ -132,7 +149,7 @@ int kernels_main(int argc, char **argv)
     while (f && fgets(line, sizeof(line), f)) {
         line[strcspn(line, "\n")] = 0;
         for (int i = 0; i < n; i++)
-            if (strcmp(kernels[i].name, line) == 0)
+            if (alike(kernels[i].name, line))
                 kernels[i].launches++;
     }
     for (int i = 0; i < n; i++) {

@@ -110,6 +110,15 @@ static void large(struct lab *l)
             s.w.cols = sizes[k][1];
             product(l, &s);
         }
+    for (int rows = 3; rows <= 16; rows += 13) { /* more inputs than a block of thin.cuh takes */
+        struct quant_shape s = { .groups = 1, .rows = rows };
+
+        if (!qmats_type(QMATS_EXL3, &s.w))
+            break;
+        s.w.rows = 128;
+        s.w.cols = 10496;
+        product(l, &s);
+    }
     lab_end(l);
 }
 

@@ -10,10 +10,10 @@
 # It ends before ten minutes are over, SECONDS_ALL after its start. Limits of the parts, in seconds; where one device is
 # all there is, exchange_devices is left out:
 #
-#   the device alone   ops 40, queue 10, exchange 45, rounds 50, graph 50, laws 75, processes 65, kill 60     395
-#   beside each other  sanitizers in three lanes, gates in a fourth: the longest, and a list of kernels       115
-#   the device alone   exchanges 10, bench 35, products 35                                                     80
-#                                                                                                      in all 590
+#   the device alone   ops 30, queue 10, exchange 30, rounds 45, graph 30, laws 60, processes 40, kill 30, gates 75    350
+#   beside each other  sanitizers in four lanes, the longest                                                       130
+#   the device alone   exchanges 10, bench 20, products 20                                                          50
+#                                                                                                           in all 530
 set -u
 
 . "$(dirname "$0")/lib.sh"
@@ -48,36 +48,33 @@ tandem=$folder/tandem
 LD_LIBRARY_PATH=$folder${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 export LD_LIBRARY_PATH
 
-part 40 ops "$program" ops
+part 30 ops "$program" ops
 if grep -q '"ops", "exit": 77' "$out/summary.json"; then
     say "device: no device here, nothing was tested"
     exit 77
 fi
 # What looks at the device's memory or at times, or has ranks that wait for each other on it, has it alone.
 part 10 queue "$program" queue
-part 45 exchange "$program" exchange
+part 30 exchange "$program" exchange
 part 60 exchange_devices "$program" exchange -d
-part 50 rounds "$program" rounds
-part 50 graph "$program" graph 64
-part 75 laws "$program" laws -n index_selections
+part 45 rounds "$program" rounds
+part 30 graph "$program" graph 64
+part 60 laws "$program" laws -n index_selections
 if [ -x "$tandem" ]; then
-    part 65 processes sh tests/device/processes.sh "$tandem"
-    TAIL=14 part 60 kill env COMMS="peer link" LOOK_AT="${CUDA_VISIBLE_DEVICES:-0}" bash tests/device/kill_devices.sh "$folder" "$out/kill" 30 1 3 0
+    part 40 processes sh tests/device/processes.sh "$tandem"
+    TAIL=14 part 30 kill env COMMS="peer link" LOOK_AT="${CUDA_VISIBLE_DEVICES:-0}" bash tests/device/kill_devices.sh "$folder" "$out/kill" 15 1 3 0
+    gate="gate --set model=models/pocket-dsv41 --set backend=cuda --set device=0 --set cache=$out/cache --prompts configs/gate"
+    # shellcheck disable=SC2086
+    {
+        TAIL=14 part 60 gates "$tandem" $gate
+        part 15 gate_fault sh -c "\"$folder/tandem_gate_stale\" $gate --only G6; [ \$? -eq 1 ]"
+    }
 else
     say "no tandem beside device_tests: gates and ranks in processes of their own left out"
 fi
 
 # Beside each other. -q is small: no reference, a window and a reply; -f a few cases for each kernel; -k FILE leaves the
 # names of the kernels that were launched.
-gates() {
-    gate="gate --set model=models/pocket-dsv41 --set backend=cuda --set device=0 --set cache=$out/cache --prompts configs/gate"
-    # shellcheck disable=SC2086
-    {
-        TAIL=14 part 70 gates "$tandem" $gate
-        part 20 gate_fault sh -c "\"$folder/tandem_gate_stale\" $gate --only G6; [ \$? -eq 1 ]"
-    }
-}
-[ ! -x "$tandem" ] || gates &
 # F-05: a setting that changes sums of libraries changes nothing here
 part 20 tf32 env NVIDIA_TF32_OVERRIDE=1 "$program" rounds fresh &
 if command -v compute-sanitizer >/dev/null 2>&1; then
@@ -86,11 +83,12 @@ if command -v compute-sanitizer >/dev/null 2>&1; then
     # shellcheck disable=SC2086
     {
         (TAIL=3 && part 60 memcheck $check memcheck "$program" -k "$out/kernels.memcheck" ops -q &&
-            part 25 memcheck_queue $check memcheck "$program" -k "$out/kernels.memcheck" queue -q &&
+            part 45 memcheck_queue $check memcheck "$program" -k "$out/kernels.memcheck" queue -q &&
             part 25 memcheck_exchange $check memcheck "$program" -k "$out/kernels.memcheck" exchange -q) &
         (TAIL=3 && part 50 memcheck_graph $check memcheck "$program" -k "$out/kernels.graph" graph -q 4 1 &&
             part 60 synccheck $check synccheck "$program" ops -q) &
-        (TAIL=3 && part 110 racecheck $check racecheck "$program" ops -q -f) &
+        for op in window dense quant hyper state; do TAIL=3 part 90 racecheck_$op $check racecheck "$program" ops -q -f $op; done &
+        for op in attend experts pick offer; do TAIL=3 part 90 racecheck_$op $check racecheck "$program" ops -q -f $op; done &
     }
     wait
     cat "$out"/kernels.* >"$out/kernels" 2>/dev/null
@@ -103,7 +101,7 @@ wait
 
 # What measures has it alone.
 part 10 exchanges "$program" exchanges "$out/exchanges.json"
-part 35 bench "$program" bench "$out/bench.json"
-TAIL=100 part 35 products "$program" products "$out/products.json"
+part 20 bench "$program" bench "$out/bench.json"
+TAIL=100 part 20 products "$program" products "$out/products.json"
 rm -rf "$out/cache" "$out/kill" "$out"/kernels*
 end_logs
