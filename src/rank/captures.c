@@ -95,14 +95,26 @@ static struct capture *place(struct captures *c)
     return oldest;
 }
 
-static int make(struct captures *c, void (*fn)(void *arg), void *arg, struct graph **out)
+int capture(struct queue *q, void (*fn)(void *arg), void *arg, struct graph **out)
 {
-    int r = c->q->ops->graph_begin(c->q);
+    int r;
 
+    fail_hold(true);
+    r = q->ops->graph_begin(q);
     if (r == 0) {
         fn(arg);
-        r = c->q->ops->graph_end(c->q, out);
+        r = q->ops->graph_end(q, out);
     }
+    fail_hold(false);
+    if (r < 0 && r != -ENOMEM)
+        log_line(LOG_ERR, "%s", fail_text());
+    return r;
+}
+
+static int make(struct captures *c, void (*fn)(void *arg), void *arg, struct graph **out)
+{
+    int r = capture(c->q, fn, arg, out);
+
     if (r == -ENOMEM) {
         log_warn("graphs: no memory for another beside %d: what is new runs eagerly from now on",
                  c->counts.held);

@@ -25,6 +25,10 @@ struct capture_counts {
     int held;
 };
 
+/* capture - a graph of what fn queues.
+ * errors   -ENOMEM, of which no line is written: what becomes of it the caller says; what fn's ops report */
+int capture(struct queue *q, void (*fn)(void *arg), void *arg, struct graph **out);
+
 /* captures_open - at most `max` graphs; 0: everything is eager.   errors   -ENOMEM */
 int captures_open(struct queue *q, int max, struct captures **out);
 

@@ -11,6 +11,7 @@
 #include "src/model/resident.h"
 #include "src/model/row_store.h"
 #include "src/model/tokenizer.h"
+#include "src/rank/captures.h"
 #include "src/rank/costs.h"
 #include "src/rank/mailbox.h"
 #include "src/rank/meeting.h"
@@ -585,23 +586,29 @@ static void largest_windows(struct rank *k, struct exec *x)
     dry_window(k, x, 1, logits, SEG_KNOWN, true);
 }
 
+static void queue_largest(void *arg)
+{
+    struct rank *k = (struct rank *)arg;
+
+    largest_windows(k, &k->x);
+}
+
 /* What a model asks of a kernel beyond its limits is refused now, by the kernel's own check: the largest windows
  * are queued, and never run. */
 static int check_limits(struct rank *k)
 {
-    struct graph *g = NULL;
+    struct graph *g;
     int r;
 
     if (!(k->dev->ops->caps & BACKEND_GRAPHS && k->comm->ops->caps & COMM_CAPTURE))
         return 0;
-    r = k->q->ops->graph_begin(k->q);
-    if (r < 0)
-        return r;
-    largest_windows(k, &k->x);
-    r = k->q->ops->graph_end(k->q, &g);
+    r = capture(k->q, queue_largest, k, &g);
     if (r == 0)
         k->q->ops->graph_close(g);
-    return r == -ENOMEM ? 0 : r; /* no memory for so large a graph is no limit of a kernel */
+    if (r != -ENOMEM)
+        return r;
+    log_info("graphs: no memory for the largest windows, which no kernel has checked");
+    return 0;
 }
 
 /* Scratch for the largest prompt chunk, the largest shared window, and the largest chunk with

@@ -2,6 +2,7 @@
 #include "src/rank/captures.h"
 
 #include "kernels/backend.h"
+#include "src/base/log.h"
 
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>
@@ -25,9 +26,9 @@ static int fake_begin(struct queue *q)
 static int fake_end(struct queue *q, struct graph **out)
 {
     if (fake.error)
-        return fake.error;
+        return fail(fake.error, "a queue that counts fails");
     if (fake.ended - fake.closed >= fake.room)
-        return -ENOMEM;
+        return fail(-ENOMEM, "a queue that counts is full");
     *out = &fake.graph[fake.ended];
     (*out)->id = fake.ended++;
     return 0;
@@ -46,6 +47,13 @@ static struct queue queue = { .ops = &fake_ops };
 static void queue_nothing(void *arg)
 {
     ++*(int *)arg;
+}
+
+static int lines[LOG_LEVELS];
+
+static void count_line(void *arg, enum log_level level, const char *line)
+{
+    lines[level]++;
 }
 
 static struct captures *begin(int max, int room)
@@ -121,10 +129,14 @@ Test(captures, short_of_memory_it_goes_on_eagerly_and_in_step)
     }
     captures_close(rich);
     poor = begin(8, 3);
+    log_sink(count_line, NULL);
     for (int i = 0; i < 40; i++) {
         captures_next(poor);
         cr_expect(eq(int, take(poor, 0, 1 + i * 7 % 11, &h), met[i]), "round %d", i);
     }
+    log_sink(NULL, NULL);
+    cr_expect(eq(int, lines[LOG_WARN], 1));
+    cr_expect(eq(int, lines[LOG_ERR], 0));
     cr_expect(eq(int, fake.begun, 4)); /* the fourth was tried, and none after it */
     cr_expect(le(int, captures_counts(poor).held, 3));
     captures_close(poor);
@@ -138,7 +150,11 @@ Test(captures, what_is_wrong_with_an_op_is_no_lack_of_memory)
 
     fake.error = -EINVAL;
     captures_next(c);
+    log_sink(count_line, NULL);
     cr_expect(eq(int, take(c, 0, 1, &g), -EINVAL));
+    log_sink(NULL, NULL);
+    cr_expect(eq(int, lines[LOG_ERR], 1));
+    cr_expect(eq(int, lines[LOG_WARN], 0));
     fake.error = 0;
     captures_next(c);
     cr_expect(eq(int, take(c, 0, 1, &g), 1));
