@@ -275,6 +275,10 @@ static void cuda_queue_close(struct queue *base)
     if (!q)
         return;
     if (q->stream) {
+        /* What a device still waits for must be fetched first; where it has ended, so may have what fetches. */
+        if (cudaStreamQuery(q->stream) == cudaErrorNotReady)
+            for (int i = 0; i < q->fetches; i++)
+                q->fetch[i].fetch(q->fetch[i].arg);
         cudaStreamSynchronize(q->stream);
         cudaStreamDestroy(q->stream);
     }

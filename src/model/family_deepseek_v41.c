@@ -400,8 +400,9 @@ static int v41_stage(struct model *base, const struct slot_pool *p, struct row_s
     for (int t = 0; t < m->a.engrams && r == 0; t++) {
         struct row_list *l = &m->owed[t];
 
-        window_forget(w, t);
-        r = row_list_reserve(l, w->rows * m->columns);
+        r = window_forget(w, t);
+        if (r == 0)
+            r = row_list_reserve(l, w->rows * m->columns);
         if (r == 0)
             window_owe(w, t, s, &m->engram[t].table, l->column, l->row,
                        list_rows(m, p, w, t, 0, l));

@@ -104,6 +104,20 @@ free_host:
     return r;
 }
 
+static void settle_debt(struct window_debt *o, int r)
+{
+    o->store = NULL;
+    o->launched = false;
+    __atomic_store_n(o->flag, r < 0 ? r : BRING_HERE, __ATOMIC_RELEASE);
+}
+
+void window_cancel(struct window *w)
+{
+    for (int t = 0; w && t < WINDOW_TABLES; t++)
+        if (w->owed[t].store)
+            settle_debt(&w->owed[t], -ECANCELED);
+}
+
 void window_close(struct window *w)
 {
     struct device *d;
@@ -111,9 +125,7 @@ void window_close(struct window *w)
     if (!w)
         return;
     d = w->dev;
-    for (int t = 0; t < WINDOW_TABLES; t++)
-        if (w->owed[t].store) /* a device that still waits for it must not do so for ever */
-            __atomic_store_n(w->owed[t].flag, -ECANCELED, __ATOMIC_RELEASE);
+    window_cancel(w);
     d->ops->free(d, w->d_seg);
     d->ops->free(d, w->d_cover);
     d->ops->free(d, w->d_stamp);
@@ -177,12 +189,6 @@ int window_note(struct slot_pool *p, struct window *w)
     return 0;
 }
 
-static void settle_debt(struct window_debt *o, int r)
-{
-    o->store = NULL;
-    __atomic_store_n(o->flag, r < 0 ? r : BRING_HERE, __ATOMIC_RELEASE);
-}
-
 void window_ask(struct window *w)
 {
     for (int t = 0; t < WINDOW_TABLES; t++) {
@@ -203,12 +209,15 @@ static int take_rows(const struct window_debt *o)
     return o->store->ops->take(o->store, o->table, o->w->h_engram[o->table]);
 }
 
-void window_forget(struct window *w, int t)
+int window_forget(struct window *w, int t)
 {
     struct window_debt *o = &w->owed[t];
 
+    if (o->store && o->launched)
+        return fail(-EBUSY, "window: staged while the one before it waits for rows of table %d", t);
     if (o->store)
         settle_debt(o, o->asked ? take_rows(o) : 0);
+    return 0;
 }
 
 void window_owe(struct window *w, int t, struct row_store *s, const struct row_table *table,
@@ -223,6 +232,12 @@ void window_owe(struct window *w, int t, struct row_store *s, const struct row_t
     o->row = row;
     o->n = n;
     __atomic_store_n(o->flag, 0, __ATOMIC_RELEASE);
+}
+
+void window_launched(struct window *w)
+{
+    for (int t = 0; t < WINDOW_TABLES; t++)
+        w->owed[t].launched = w->owed[t].store != NULL;
 }
 
 /* The error of a table whose rows could not be had for this window, 0 if there is none. */
@@ -242,6 +257,7 @@ static void fetch_rows(void *arg)
 
     if (!o->store)
         return;
+    o->launched = false; /* its device gets a word now, whichever */
     window_ask(o->w);
     if (o->store && lost(o->w) < 0)
         __atomic_store_n(o->flag, lost(o->w), __ATOMIC_RELEASE);

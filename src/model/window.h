@@ -50,6 +50,7 @@ struct window_debt {
     int table;               /* the ticket too */
     struct row_store *store; /* NULL: nothing is owed */
     bool asked;
+    bool launched; /* a device may be waiting for it */
     const struct row_table *of;
     const int32_t *column;
     const int64_t *row;
@@ -97,6 +98,10 @@ struct window {
 int window_open(struct device *d, const struct model *m, int rows_max, struct window **out);
 void window_close(struct window *w);
 
+/* window_cancel - nothing that is owed comes any more: a device that waits for it ends its queue with -ECANCELED.
+ * order    before anything is closed that waits for the device; NULL is fine */
+void window_cancel(struct window *w);
+
 /* window_clear, window_add - describe a window: add a slot's tokens behind those already there.
  * flags    SEG_KNOWN: the tokens are known text, every row is kept and no choice is made
  * errors   -EINVAL too many rows or slots, or a slot twice */
@@ -114,8 +119,9 @@ int window_upload(struct exec *x, struct slot_pool *p, struct window *w);
  * errors   -EOVERFLOW a row beyond the slot's context, named */
 int window_note(struct slot_pool *p, struct window *w);
 
-/* window_forget - nothing is owed of table t any more: what was, was for a window that never ran. */
-void window_forget(struct window *w, int t);
+/* window_forget - nothing is owed of table t any more: what was, was for a window that never ran.
+ * errors   -EBUSY it was launched, and not waited for */
+int window_forget(struct window *w, int t);
 
 /* window_owe - the window needs n rows of table t, [rows][engram_ld[t]] values in all, named as row_store ask has them;
  * column and row are borrowed until the window has run. */
@@ -125,6 +131,9 @@ void window_owe(struct window *w, int t, struct row_store *s, const struct row_t
 /* window_ask - ask for all rows that are owed, so that their reading begins; else that is done when the first are taken.
  * Errors end the queue when rows are needed. */
 void window_ask(struct window *w);
+
+/* window_launched - a captured window runs from now on: what it is owed stays owed until the wait. */
+void window_launched(struct window *w);
 
 /* window_bring - queue the coming of table t's rows into engram[t]; nothing is waited for if nothing is owed. A store
  * that fails ends the queue with its error.

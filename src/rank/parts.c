@@ -187,10 +187,13 @@ int parts_run(struct parts *p, const struct parts_order *o, struct parts_ran *ra
     if (graph[PART_DRAFT] && o->pass)
         k->drafter->ops->stage(k->drafter, o->pass, p->sampler);
     for (int i = 0; i < PARTS; i++)
-        if (graph[i])
+        if (graph[i]) {
             k->q->ops->graph_launch(k->q, graph[i]);
-        else if (has(o, i))
+            if (i == PART_WINDOW)
+                window_launched(k->win);
+        } else if (has(o, i)) {
             queue_part[i](p);
+        }
     *ran = p->ran;
     return 0;
 }

@@ -777,6 +777,7 @@ void rank_close(struct rank *k)
 {
     bool keep = keeps(k);
 
+    window_cancel(k->win); /* memory is freed behind the device */
     if (k->dev && k->arena.base)
         arena_close(k->dev, &k->arena);
     accept_close(k->acc);

@@ -92,6 +92,7 @@ int round_close(struct rounds *r)
     if (!r)
         return 0;
     drain_unreport(r->k->drain, r);
+    window_cancel(r->k->win); /* graphs close behind the device */
     if (r->log)
         report_sums(&r->tally);
     err = roundlog_close(r->log);

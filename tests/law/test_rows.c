@@ -112,6 +112,31 @@ static void late_rows(struct rig *g, void *arg)
         cr_expect(eq(int, window(g, &l, slot, ids + PROMPT, got), 0));
         cr_expect(memcmp(want, got, z * sizeof(float)) == 0, "the window after a failure");
     }
+
+    /* a window that was launched keeps what it is owed: another that is staged meanwhile is refused */
+    describe(g, slot, ids + PROMPT, ROWS);
+    cr_assert(eq(int, g->m->ops->stage(g->m, g->pool, &l.base, g->w), 0));
+    window_launched(g->w);
+    l.takes = 0;
+    cr_expect(eq(int, g->m->ops->stage(g->m, g->pool, &l.base, g->w), -EBUSY));
+    cr_expect(strstr(fail_text(), "staged while the one before it waits") != NULL, "%s",
+              fail_text());
+    cr_expect(l.takes == 0 && *g->w->owed[0].flag == 0, "the launched window's rows");
+    cr_assert(eq(int, window_upload(&g->x, g->pool, g->w), 0));
+    g->m->ops->forward(g->m, &g->x, g->pool, g->w);
+    cr_assert(eq(int, g->q->ops->wait(g->q), 0));
+    cr_expect(eq(int, l.takes, g->m->tables));
+    memset(got, 0, z * sizeof(float));
+    cr_expect(eq(int, window(g, &l, slot, ids + PROMPT, got), 0));
+    cr_expect(memcmp(want, got, z * sizeof(float)) == 0, "the window after it");
+
+    /* closing: whoever waits for what is owed is told, before anything is freed */
+    describe(g, slot, ids + PROMPT, ROWS);
+    cr_assert(eq(int, g->m->ops->stage(g->m, g->pool, &l.base, g->w), 0));
+    window_launched(g->w);
+    window_cancel(g->w);
+    for (int t = 0; t < g->m->tables; t++)
+        cr_expect(eq(int, (int)*g->w->owed[t].flag, -ECANCELED));
     free(want);
     free(got);
 }
