@@ -11,9 +11,9 @@
 # all there is, exchange_devices is left out:
 #
 #   the device alone   ops 30, queue 10, exchange 30, rounds 45, graph 30, laws 60, processes 40, kill 30, gates 75    350
-#   beside each other  sanitizers in four lanes, the longest                                                       130
+#   beside each other  sanitizers in four lanes, the longest                                                       150
 #   the device alone   exchanges 10, bench 20, products 20                                                          50
-#                                                                                                           in all 530
+#                                                                                                           in all 550
 set -u
 
 . "$(dirname "$0")/lib.sh"
@@ -76,7 +76,7 @@ fi
 # Beside each other. -q is small: no reference, a window and a reply; -f a few cases for each kernel; -k FILE leaves the
 # names of the kernels that were launched.
 # F-05: a setting that changes sums of libraries changes nothing here
-part 20 tf32 env NVIDIA_TF32_OVERRIDE=1 "$program" rounds fresh &
+part 45 tf32 env NVIDIA_TF32_OVERRIDE=1 "$program" rounds fresh &
 if command -v compute-sanitizer >/dev/null 2>&1; then
     check="compute-sanitizer --error-exitcode 9 --tool"
     rm -f "$out"/kernels.*
@@ -87,8 +87,10 @@ if command -v compute-sanitizer >/dev/null 2>&1; then
             part 25 memcheck_exchange $check memcheck "$program" -k "$out/kernels.memcheck" exchange -q) &
         (TAIL=3 && part 50 memcheck_graph $check memcheck "$program" -k "$out/kernels.graph" graph -q 4 1 &&
             part 60 synccheck $check synccheck "$program" ops -q) &
-        for op in window dense quant hyper state; do TAIL=3 part 90 racecheck_$op $check racecheck "$program" ops -q -f $op; done &
-        for op in attend experts pick offer; do TAIL=3 part 90 racecheck_$op $check racecheck "$program" ops -q -f $op; done &
+        TAIL=3 part 150 racecheck_quant $check racecheck "$program" ops -q -f quant &
+        for op in window dense hyper state attend experts pick offer; do
+            TAIL=3 part 60 racecheck_$op $check racecheck "$program" ops -q -f $op
+        done &
     }
     wait
     cat "$out"/kernels.* >"$out/kernels" 2>/dev/null

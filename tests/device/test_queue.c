@@ -472,6 +472,8 @@ int queue_main(int argc, char **argv)
     b = d->ops;
     q = lab.q;
     for (int i = 0; i < COUNT(parts); i++) {
+        if (lab.quick && parts[i].run == brings) /* a checker lets nothing run beside a wait */
+            continue;
         lab_begin(&lab, parts[i].name);
         parts[i].run();
         printf("queue %s done\n", parts[i].name);
