@@ -110,6 +110,7 @@ packs() { full_generate packs 5000 "" || true; }
 
 full()
 {
+    rm -f "$CACHE"/costs*.json # measured beside others, when the packs were made
     full_generate reply 80 "$out/full"
     code=$?
     tail -n 6 "$out/full/reply.log"

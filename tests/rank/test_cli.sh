@@ -196,7 +196,7 @@ roof 0 '' "$WORK/packs/rank1.pack" "$devices/h200.json" "$devices/kernels.json" 
 roof 65 'name' "$WORK/packs/rank1.pack" "$devices/kernels.json" "$devices/kernels.json"
 roof 66 'none.json' "$WORK/packs/rank1.pack" "$WORK/none.json" "$devices/kernels.json"
 expect 0 '' "$TANDEM" bench --window --kernels "${BASE[@]}" --set window_max=2 --set context=96 --json
-same 'each row of a window was measured' 2 "$(grep -o '"window_us"' "$WORK/out" | wc -l)"
+same 'each row of a window was measured' 2 "$(grep -o '"rows":[0-9]*,"window_us"' "$WORK/out" | wc -l)"
 grep -q '"op":"hc_site"' "$WORK/out" || note_failure 'the ops of a window are not there'
 expect 64 'one rank' "$TANDEM" bench --window "${BASE[@]}" --set ranks=2
 expect 66 '' "$TANDEM" inspect "$WORK/none.pack"

@@ -65,6 +65,12 @@ wait
 same 'text over tcp and over loop' "$(field ids "$WORK/tcp")" "$(field ids "$WORK/loop")"
 ids=$(field ids "$WORK/loop")
 
+# All of a machine's files lie in half of its memory; programs with code for devices are large.
+mkdir "$WORK/bin"
+for program in "$TANDEM" "$BUILD/tests/rank/tandem_held" "$BUILD/tests/transport/"{rdma_pair,test_link,test_comm} "$BUILD/tests/rank/test_plan_box"; do
+    strip -o "$WORK/bin/$(basename "$program")" "$program"
+done
+
 # machines SECONDS OPTION... -- CASE... - boot, run the cases, count what they say
 machines()
 {
@@ -76,9 +82,9 @@ machines()
         shift
     done
     shift
-    "$here/rdma-vm.sh" run -t "$limit" -m 768 ${options[@]+"${options[@]}"} -f "$TANDEM" -f "$BUILD/tests/rank/tandem_held" \
-        -f "$BUILD/tests/transport/rdma_pair" -f "$BUILD/tests/transport/test_link" -f "$BUILD/tests/transport/test_comm" \
-        -f "$BUILD/tests/rank/test_plan_box" -f "$WORK/packs=/test/packs" -f "$WORK/other=/test/other" -f "$here/guest-cases" \
+    "$here/rdma-vm.sh" run -t "$limit" -m 1280 ${options[@]+"${options[@]}"} -f "$WORK/bin/tandem" -f "$WORK/bin/tandem_held" \
+        -f "$WORK/bin/rdma_pair" -f "$WORK/bin/test_link" -f "$WORK/bin/test_comm" \
+        -f "$WORK/bin/test_plan_box" -f "$WORK/packs=/test/packs" -f "$WORK/other=/test/other" -f "$here/guest-cases" \
         -- "export IDS='$ids' TOKENS=$TOKENS; sh guest-cases $(printf "'%s' " "$@")" >"$log" 2>&1
     same "machines ${options[*]-}: exit code" 0 $?
     grep -E 'ok:|FAILED:|rdma-vm:|rounds: ' "$log"
