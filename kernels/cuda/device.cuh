@@ -42,8 +42,8 @@ template <typename K> static cudaError_t shared_room(K kernel, int shared_max)
 // launch - a kernel behind what the queue has, in blocks of `cluster` neighbours that share memory
 // (1: alone). Where the device overlaps launches, its blocks may come in while the kernel before it
 // still runs: the kernel begins with dependency_wait and touches nothing that an earlier kernel
-// writes or reads before it. A kernel without that call, or one that waits for another rank, is
-// launched by <<< >>>: it starts when everything before it has ended.
+// writes or reads before it. A kernel without that call is launched by <<< >>>, and one that waits for
+// another rank where ranks share the device: it starts when everything before it has ended.
 template <typename... P, typename... A>
 static void launch_cluster(struct queue *q, void (*kernel)(P...), unsigned cluster, dim3 grid,
                            dim3 block, size_t shared, A &&...args)

@@ -17,7 +17,7 @@ __global__ static void await_flag(const int64_t *flag, int64_t limit_ns, struct 
     int64_t come;
 
     while ((come = (int64_t)flag_read((const uint64_t *)flag)) == 0) {
-        if (limit_ns >= 0 && device_ns() - since > (uint64_t)limit_ns) {
+        if (limit_ns >= 0 && (int64_t)(device_ns() - since) > limit_ns) {
             alarm_set(alarm, FAULT_LATE, 0, 0, 0, (int)(limit_ns / 1000000), 0);
             return;
         }

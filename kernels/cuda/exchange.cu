@@ -258,7 +258,7 @@ __device__ static bool peer_over(const struct peer_view &v, int peer, uint64_t w
     }
     if (*since == 0)
         *since = now;
-    if (v.limit_ns >= 0 && now - *since > (uint64_t)v.limit_ns) {
+    if (v.limit_ns >= 0 && (int64_t)(now - *since) > v.limit_ns) {
         peer_fail(v, -ETIMEDOUT, peer, want, got);
         return true;
     }
