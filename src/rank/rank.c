@@ -11,8 +11,8 @@
 #include "src/model/resident.h"
 #include "src/model/row_store.h"
 #include "src/model/tokenizer.h"
-#include "src/rank/captures.h"
 #include "src/rank/costs.h"
+#include "src/rank/largest.h"
 #include "src/rank/mailbox.h"
 #include "src/rank/meeting.h"
 #include "src/transport/comm.h"
@@ -551,66 +551,6 @@ static int open_state(struct rank *k)
     return r;
 }
 
-static void dry_window(struct rank *k, struct exec *x, int slots, int rows_each, int flags,
-                       bool head)
-{
-    static const struct sampler sampled[SLOTS_MAX] = {
-        { .temperature = 1 }, { .temperature = 1 }, { .temperature = 1 }, { .temperature = 1 }
-    };
-    struct window *w = k->win;
-    struct proposal p = { .n = slots };
-
-    window_clear(w);
-    for (int s = 0; s < slots; s++) {
-        w->seg[s] =
-            (struct segment){ .slot = s, .first = w->rows, .len = rows_each, .flags = flags };
-        w->rows += rows_each;
-        p.slot[s] = s;
-    }
-    w->segs = slots;
-    w->head = head;
-    x->tmp->used = 0;
-    k->model->ops->forward(k->model, x, k->pool, w);
-    k->drafter->ops->observe(k->drafter, x, k->pool, w);
-    x->tmp->used = 0;
-    k->drafter->ops->propose(k->drafter, x, k->pool, &p, sampled);
-}
-
-/* The windows that there will be, largest first. */
-static void largest_windows(struct rank *k, struct exec *x)
-{
-    int logits = k->win->rows_max < WINDOW_ROWS_SHARED ? k->win->rows_max : WINDOW_ROWS_SHARED;
-
-    dry_window(k, x, 1, k->bounds.prefill_chunk, SEG_KNOWN, false);
-    dry_window(k, x, k->bounds.slots, k->bounds.window_max, 0, true);
-    dry_window(k, x, 1, logits, SEG_KNOWN, true);
-}
-
-static void queue_largest(void *arg)
-{
-    struct rank *k = (struct rank *)arg;
-
-    largest_windows(k, &k->x);
-}
-
-/* What a model asks of a kernel beyond its limits is refused now, by the kernel's own check: the largest windows
- * are queued, and never run. */
-static int check_limits(struct rank *k)
-{
-    struct graph *g;
-    int r;
-
-    if (!(k->dev->ops->caps & BACKEND_GRAPHS && k->comm->ops->caps & COMM_CAPTURE))
-        return 0;
-    r = capture(k->q, queue_largest, k, &g);
-    if (r == 0)
-        k->q->ops->graph_close(g);
-    if (r != -ENOMEM)
-        return r;
-    log_info("graphs: no memory for the largest windows, which no kernel has checked");
-    return 0;
-}
-
 /* Scratch for the largest prompt chunk, the largest shared window, and the largest chunk with
  * logits. */
 static int open_arena(struct rank *k)
@@ -621,13 +561,13 @@ static int open_arena(struct rank *k)
     int r;
 
     exec_dry(&dry, &measured, &k->x);
-    largest_windows(k, &dry);
+    largest_queue(k, &dry);
     left.states = 0; /* they are taken already */
     left.scratch = k->memory.scratch = measured.peak;
     r = check_memory(k, &left);
     if (r == 0)
         r = arena_open(k->dev, measured.peak, &k->arena);
-    return r < 0 ? r : check_limits(k);
+    return r < 0 ? r : largest_check(k);
 }
 
 static int open_parts(struct rank *k)

@@ -93,6 +93,16 @@ static void matmul(struct lab *l)
     lab_end(l);
 }
 
+static void exl3_product(struct lab *l, int outputs, int inputs, int rows)
+{
+    struct quant_shape s = { .groups = 1, .rows = rows };
+
+    (void)qmats_type(QMATS_EXL3, &s.w);
+    s.w.rows = outputs;
+    s.w.cols = inputs;
+    product(l, &s);
+}
+
 /* Shapes of the model, where sums are cut into several splits. */
 static void large(struct lab *l)
 {
@@ -110,15 +120,8 @@ static void large(struct lab *l)
             s.w.cols = sizes[k][1];
             product(l, &s);
         }
-    for (int rows = 3; rows <= 16; rows += 13) { /* more inputs than a block of thin.cuh takes */
-        struct quant_shape s = { .groups = 1, .rows = rows };
-
-        if (!qmats_type(QMATS_EXL3, &s.w))
-            break;
-        s.w.rows = 128;
-        s.w.cols = 10496;
-        product(l, &s);
-    }
+    exl3_product(l, 128, 10496, 3); /* more inputs than a block of thin.cuh takes */
+    exl3_product(l, 128, 10496, 16);
     lab_end(l);
 }
 
@@ -128,15 +131,8 @@ static void row_counts(struct lab *l)
     static const int counts[] = { 1, 16, 17, 64, 65, 144, 145, 255, 256, 257, 512 };
 
     lab_begin(l, "F-15 rows");
-    for (int i = 0; i < COUNT(counts) && !l->quick; i++) {
-        struct quant_shape s = { .groups = 1, .rows = counts[i] };
-
-        if (!qmats_type(QMATS_EXL3, &s.w))
-            break;
-        s.w.rows = 256;
-        s.w.cols = 384;
-        product(l, &s);
-    }
+    for (int i = 0; i < COUNT(counts) && !l->quick; i++)
+        exl3_product(l, 256, 384, counts[i]);
     lab_end(l);
 }
 
