@@ -1,7 +1,8 @@
 /* cmd_bench_device.c owns what is measured of one rank's device: whole windows by their rows, each op inside
  * one, and each op alone with cold caches.
  *
- * The model, its weights and its rows are those of the config; there is nobody to exchange with. Windows
+ * The model, its weights and its rows are those of the config. With several ranks it is the first one's device, alone:
+ * nobody is there to exchange with, so a sum is a rounding and what comes out of no meaning. Windows
  * follow a prompt of made-up ids and are never committed.
  */
 #include "kernels/backend.h"
@@ -616,8 +617,6 @@ static int lead_bench(struct job *j, struct lead *l)
 
     b->r = lead_round(l);
     b->k = b->r->k;
-    if (b->k->cfg.ranks > 1)
-        return fail(-EINVAL, "bench: --window and --kernels measure one rank's device"), CODE_USAGE;
     err = calls_open(&b->k->x, CALLS_MAX, &b->calls);
     if (err < 0)
         return CODE_RESOURCE;
@@ -625,6 +624,7 @@ static int lead_bench(struct job *j, struct lead *l)
     json_begin_object(&b->json, NULL);
     json_put_str(&b->json, "model", b->k->cfg.model);
     json_put_str(&b->json, "backend", b->k->dev->ops->name);
+    json_put_int(&b->json, "ranks", b->k->cfg.ranks);
     err = measure(b);
     if (err == 0)
         err = order_release(b->r, 0);
@@ -643,7 +643,11 @@ static int prepare(struct job *j, struct rank *k)
 
 int cmd_bench_device(struct options *o)
 {
-    struct bench b = { .job = { .prepare = prepare, .lead = lead_bench }, .o = o };
+    struct bench b = { .job = { .prepare = prepare, .lead = lead_bench, .alone = true }, .o = o };
 
+    if (o->cfg.rank != 0) {
+        fail(-EINVAL, "bench: --window and --kernels measure rank 0, alone; rank is %d", o->cfg.rank);
+        return CODE_USAGE;
+    }
     return job_run(&b.job, &o->cfg);
 }

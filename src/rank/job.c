@@ -62,7 +62,7 @@ static int lead_all(struct job *j, struct rounds *r)
     if (code != 0)
         return code;
     watch_answers(r->k->watch, j->answer, j);
-    code = calibrate(l);
+    code = j->alone ? CODE_DONE : calibrate(l); /* what windows cost a rank alone is no price of the group's */
     if (code == 0)
         code = j->lead(j, l);
     else if (j->answer)
@@ -111,7 +111,7 @@ static int run_rank(struct job *j, const struct config *cfg, struct drain *drain
                     struct group_hub *hub, atomic_int *ready)
 {
     struct rank k;
-    int code = rank_open(cfg, drain, hub, &k);
+    int code = rank_open(cfg, drain, hub, j->alone, &k);
 
     k.keep = hub ? NULL : j->keep;
     if (code == 0)
@@ -180,7 +180,7 @@ static int run_threads(struct job *j, const struct config *cfg, struct drain *dr
 
 int job_run(struct job *j, const struct config *cfg)
 {
-    bool threads = cfg->ranks > 1 && strcmp(cfg->link, "loop") == 0;
+    bool threads = cfg->ranks > 1 && strcmp(cfg->link, "loop") == 0 && !j->alone;
 
     log_open(threads ? -1 : cfg->rank, (enum log_level)cfg->log_level);
     if (threads && cfg->rank != 0) {

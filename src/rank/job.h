@@ -18,6 +18,7 @@ struct job {
      * whoever asked is to hear it. Any thread; once or twice, and lead may be running */
     void (*answer)(void *job, const char *why);
     struct drain *drain; /* NULL: job_run opens one. Jobs behind each other share one */
+    bool alone; /* rank 0 of the config's, without the others: what it computes is of no use, but takes its time */
     struct rank_keep *keep; /* or NULL: weights that stay for the next job, of the rank that is this process */
 };
 

@@ -105,12 +105,13 @@ static const char *comm_of(const struct config *c, bool threads)
                : "link";
 }
 
-int rank_open(const struct config *cfg, struct drain *drain, struct group_hub *hub, struct rank *k)
+int rank_open(const struct config *cfg, struct drain *drain, struct group_hub *hub, bool alone,
+              struct rank *k)
 {
     struct group_settings s;
     int r;
 
-    *k = (struct rank){ .cfg = *cfg, .drain = drain, .hub = hub, .placing = { .round = -1, .proxy = -1 } };
+    *k = (struct rank){ .cfg = *cfg, .drain = drain, .hub = hub, .alone = alone, .placing = { .round = -1, .proxy = -1 } };
     k->cfg.comm = comm_of(&k->cfg, hub != NULL);
     r = watch_open(&(struct watch_settings){ .progress = &k->progress,
                                              .rank = k->cfg.rank,
@@ -122,7 +123,7 @@ int rank_open(const struct config *cfg, struct drain *drain, struct group_hub *h
                    &k->watch);
     if (r < 0)
         return exit_code_of(STEP_DEVICE, r);
-    if (hub || k->cfg.ranks == 1)
+    if (hub || k->cfg.ranks == 1 || alone)
         return 0;
     r = group_of(k, &s);
     if (r == 0)
@@ -449,8 +450,8 @@ static int open_sums(struct rank *k, const struct comm_settings *s)
     struct comm *meet;
     int r;
 
-    if (c->ranks == 1)
-        return comm_self_open(s, &k->comm);
+    if (c->ranks == 1 || k->alone)
+        return comm_self_alone(s, c->rank, c->ranks, &k->comm);
     if (peer && k->hub)
         return comm_peer_open(group_hub_comm(k->hub), k->dev, c->rank, s, &k->comm);
     for (int i = 0; i < c->ranks; i++)
@@ -507,7 +508,7 @@ static int open_comm(struct rank *k)
                           .round = c->numerics == NUMERICS_FP32 ? ROUND_NONE : ROUND_BF16,
                           .in = c->numerics == NUMERICS_RELEASED ? CODEC_QW : CODEC_F32,
                           .trace = c->trace_numerics };
-    return c->ranks == 1 ? 0 : mailbox_open(k->group, &b, c->connect_timeout_ms, &k->box);
+    return !k->group ? 0 : mailbox_open(k->group, &b, c->connect_timeout_ms, &k->box);
 }
 
 static int rows_max(const struct rank *k)
@@ -635,7 +636,7 @@ int rank_join(struct rank *k)
     char why[GROUP_REASON_BYTES];
     int r = 0;
 
-    if (k->cfg.ranks > 1) {
+    if (k->cfg.ranks > 1 && !k->alone) {
         atomic_store(&k->drain->stage, DRAIN_MEETING);
         r = open_group(k);
         atomic_store(&k->drain->stage, DRAIN_LOADING);

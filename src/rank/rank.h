@@ -55,10 +55,11 @@ struct rank {
     struct config cfg; /* strings borrowed */
     struct drain *drain;
     struct group_hub *hub;
+    bool alone; /* the config's other ranks are not there */
     struct rank_keep *keep; /* or NULL; set between open and load */
     struct progress progress;
     struct watch *watch;
-    struct meeting *meeting; /* NULL for one rank, and for ranks that are threads */
+    struct meeting *meeting; /* NULL for one rank or one alone, and for ranks that are threads */
     struct group_texts texts;
     char cause[GROUP_REASON_BYTES]; /* of the end of a rank without a group */
 
@@ -78,7 +79,7 @@ struct rank {
 
     /* join */
     bool joined;
-    struct group *group; /* NULL for one rank, and so is box */
+    struct group *group; /* NULL for one rank or one alone, and so is box */
     struct comm *comm;
     struct plan_box *box;
     struct clocks clocks;
@@ -94,9 +95,10 @@ struct rank {
     struct exec x;
 };
 
-/* rank_open - for the rank that cfg names. hub is for ranks that are threads, else NULL.
+/* rank_open - for the rank that cfg names. hub is for ranks that are threads, else NULL; alone: it meets nobody.
  * result   an exit code; rank_close in any case */
-int rank_open(const struct config *cfg, struct drain *drain, struct group_hub *hub, struct rank *k);
+int rank_open(const struct config *cfg, struct drain *drain, struct group_hub *hub, bool alone,
+              struct rank *k);
 
 /* rank_load - result   an exit code; 0 if it is loaded */
 int rank_load(struct rank *k);

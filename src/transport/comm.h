@@ -147,6 +147,10 @@ int comm_find(const char *name, const struct comm_ops **out);
  * on the host without a queue or with a host backend's, else on the device. errors: -ENOMEM */
 int comm_self_open(const struct comm_settings *s, struct comm **out);
 
+/* comm_self_alone - one rank of a world whose others are not there, to measure what it takes: a sum is of its own part
+ * alone, and every rank's place of a gather has what this one brought. errors: -ENOMEM */
+int comm_self_alone(const struct comm_settings *s, int rank, int world, struct comm **out);
+
 /* comm_link_open - the one-shot exchange over links: everybody sends its slot to everybody, then
  * adds.
  *

@@ -1,4 +1,4 @@
-/* comm_self - a world of one rank: the definition of a sum with one term. */
+/* comm_self - a sum with one term: of a world of one rank, or of the only rank that there is. */
 #include "src/transport/comm.h"
 
 #include <errno.h>
@@ -59,12 +59,18 @@ static void self_sum(struct comm *c, struct queue *q, int site, float *x, size_t
 static void self_gather(struct comm *c, struct queue *q, int site, const void *in, void *out,
                         size_t bytes)
 {
-    if (!self_usable((struct comm_self *)c, site) || bytes == 0 || in == out)
+    if (!self_usable((struct comm_self *)c, site) || bytes == 0)
         return;
-    if (on_device(q))
-        exchange_copy(q, out, in, bytes);
-    else
-        memcpy(out, in, bytes);
+    for (int r = 0; r < c->world; r++) {
+        void *to = (char *)out + (size_t)r * bytes;
+
+        if (to == in)
+            continue;
+        if (on_device(q))
+            exchange_copy(q, to, in, bytes);
+        else
+            memcpy(to, in, bytes);
+    }
 }
 
 /* Nothing to look at: a rank alone waits for nobody. */
@@ -108,11 +114,16 @@ const struct comm_ops comm_self_ops = {
 
 int comm_self_open(const struct comm_settings *set, struct comm **out)
 {
+    return comm_self_alone(set, 0, 1, out);
+}
+
+int comm_self_alone(const struct comm_settings *set, int rank, int world, struct comm **out)
+{
     struct comm_self *s = calloc(1, sizeof(*s));
 
     if (!s)
         return fail(-ENOMEM, "comm self: no memory");
-    s->base = (struct comm){ .ops = &comm_self_ops, .rank = 0, .world = 1 };
+    s->base = (struct comm){ .ops = &comm_self_ops, .rank = rank, .world = world };
     s->wire = set->partials == COMM_BF16 ? EXCHANGE_BF16 : EXCHANGE_F32;
     *out = &s->base;
     return 0;

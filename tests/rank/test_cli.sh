@@ -198,7 +198,10 @@ roof 66 'none.json' "$WORK/packs/rank1.pack" "$WORK/none.json" "$devices/kernels
 expect 0 '' "$TANDEM" bench --window --kernels "${BASE[@]}" --set window_max=2 --set context=96 --json
 same 'each row of a window was measured' 2 "$(grep -o '"rows":[0-9]*,"window_us"' "$WORK/out" | wc -l)"
 grep -q '"op":"hc_site"' "$WORK/out" || note_failure 'the ops of a window are not there'
-expect 64 'one rank' "$TANDEM" bench --window "${BASE[@]}" --set ranks=2
+expect 0 '' "$TANDEM" bench --window "${BASE[@]}" --set ranks=2 --set window_max=2 --set context=96 --json
+same 'a rank of two is measured alone' 2 "$(grep -o '"rows":[0-9]*,"window_us"' "$WORK/out" | wc -l)"
+grep -q '"ranks":2' "$WORK/out" || note_failure 'whose rank was measured is not said'
+expect 64 'rank 0, alone' "$TANDEM" bench --window "${BASE[@]}" --set ranks=2 --set rank=1
 expect 66 '' "$TANDEM" inspect "$WORK/none.pack"
 expect 65 '' "$TANDEM" inspect "$MODEL/model.safetensors"
 printf 'XXXX' | dd of="$WORK/packs/rank1.pack" bs=1 seek=1000000 conv=notrunc 2>/dev/null

@@ -171,7 +171,7 @@ static void *run_member(void *arg)
 
     cfg.rank = m->rank;
     log_rank(m->rank);
-    m->result = rank_open(&cfg, m->drain, m->hub, &k);
+    m->result = rank_open(&cfg, m->drain, m->hub, false, &k);
     if (m->result == 0)
         m->result = rank_load(&k);
     if (m->result == 0)

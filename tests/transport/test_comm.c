@@ -347,6 +347,23 @@ Test(comm, ranks_that_run_different_programs_say_so)
     }
 }
 
+Test(comm, a_rank_alone_takes_its_own_part_for_all)
+{
+    struct comm_settings set = { .partials = COMM_BF16 };
+    struct comm *c;
+    float x = 1.0f + 1.0f / 512;
+    int32_t out[3] = { 0, 7, 0 };
+
+    cr_assert(eq(int, comm_self_alone(&set, 1, 3, &c), 0));
+    comm_sum(c, NULL, 1, &x, 1);
+    comm_gather(c, NULL, 2, &out[1], out, sizeof(out[1]));
+    cr_expect(eq(flt, x, 1));
+    for (int r = 0; r < 3; r++)
+        cr_expect(eq(int, out[r], 7));
+    cr_expect(eq(int, comm_check(c), 0));
+    comm_close(c);
+}
+
 Test(comm, sites_out_of_range_are_refused)
 {
     static const int sites[] = { -1, COMM_SITES };
