@@ -1,5 +1,5 @@
 /* cmd_bench_device.c owns what is measured of one rank's device: whole windows by their rows, each op inside
- * one, and each op alone with cold caches.
+ * one, each op alone with cold caches, and prompts that come in one chunk.
  *
  * The model, its weights and its rows are those of the config. With several ranks it is the first one's device, alone:
  * nobody is there to exchange with, so a sum is a rounding and what comes out of no meaning. Windows
@@ -35,6 +35,9 @@
 
 static const int rows_of[] = { 1, 2, 3, 4, 5, 6, 7, 8, 16 };
 #define ROWS ((int)(sizeof(rows_of) / sizeof(rows_of[0])))
+static const int prompts_of[] = { 512, 2048, 4096 };
+#define PROMPTS ((int)(sizeof(prompts_of) / sizeof(prompts_of[0])))
+#define CHUNKS 3 /* of a prompt, of which a median is taken */
 
 struct bench {
     struct job job;
@@ -532,6 +535,118 @@ static int windows(struct bench *b)
     return err;
 }
 
+/* ---- prompts ------------------------------------------------------------------------------------- */
+
+/* The first rows of another prompt, in one chunk; what it takes with launches and wait. */
+static int chunk_of(struct bench *b, int32_t *ids, int rows, int64_t *ns)
+{
+    struct plan_admit a = { .n = rows + 1, .ids = ids };
+    struct plan_span s = { .end = rows };
+    int err = order_release(b->r, 0);
+    int64_t begin;
+
+    for (int i = 0; i <= rows; i++)
+        ids[i] = (int32_t)((int64_t)i * 7919 % b->k->model->vocab);
+    if (err == 0)
+        err = order_admit(b->r, &a);
+    begin = clock_ns();
+    if (err == 0)
+        err = order_fill(b->r, &s);
+    *ns = clock_ns() - begin;
+    return err;
+}
+
+static bool dense(const struct call *c)
+{
+    return strcmp(c->op, "matmul") == 0 || strcmp(c->op, "matmuls") == 0;
+}
+
+/* Where the time of a chunk goes, and the rate of the dense products. */
+static int chunk_inside(struct bench *b, int32_t *ids, int rows, struct line *line, int *lines,
+                        double *dense_us, double *tflops)
+{
+    int64_t one, *at = malloc(CALLS_MAX * sizeof(*at));
+    double *ns = malloc(CALLS_MAX * sizeof(*ns)), products = 0;
+    int err = at && ns ? 0 : fail(-ENOMEM, "bench: no memory");
+
+    if (err == 0) {
+        calls_stamp(b->calls);
+        err = chunk_of(b, ids, rows, &one);
+        calls_end(b->calls);
+    }
+    if (err == 0)
+        err = calls_times(b->calls, at);
+    for (int i = 0; err == 0 && i < calls_count(b->calls); i++)
+        ns[i] = (double)(at[i] - b->stamp_ns);
+    if (err == 0) {
+        calls_record(b->calls);
+        err = chunk_of(b, ids, rows, &one);
+        calls_end(b->calls);
+    }
+    if (err == 0)
+        err = calls_settle(b->calls);
+    *dense_us = 0;
+    for (int i = 0; err == 0 && i < calls_count(b->calls); i++)
+        if (dense(calls_at(b->calls, i))) {
+            *dense_us += ns[i] / 1e3;
+            products += calls_at(b->calls, i)->weights * rows;
+        }
+    *lines = err == 0 ? gather(b, ns, line) : 0;
+    qsort(line, (size_t)*lines, sizeof(*line), by_us);
+    *tflops = *dense_us > 0 ? 2 * products / *dense_us / 1e6 : 0;
+    free(at);
+    free(ns);
+    return err;
+}
+
+/* Prompts that come in one chunk each, as far as the config's chunks and context go. */
+static int prompts(struct bench *b)
+{
+    int most = b->k->bounds.prefill_chunk < b->k->bounds.context ? b->k->bounds.prefill_chunk
+                                                                 : b->k->bounds.context - 1;
+    int32_t *ids = malloc(((size_t)most + 1) * sizeof(*ids));
+    struct line *line = malloc(CALLS_MAX * sizeof(*line));
+    int err = ids && line ? 0 : fail(-ENOMEM, "bench: no memory"), lines = 0, rows = 0;
+
+    json_begin_array(&b->json, "prompts");
+    if (!b->o->json)
+        printf("\n%4s %10s %10s %10s %16s\n", "rows", "prompt ms", "tok/s", "dense ms",
+               "dense TFLOP/s");
+    for (int i = 0; i < PROMPTS && prompts_of[i] <= most && err == 0; i++) {
+        int64_t ns[CHUNKS], one;
+        double dense_us, tflops;
+
+        rows = prompts_of[i];
+        err = chunk_of(b, ids, rows, &one);
+        for (int c = 0; c < CHUNKS && err == 0; c++)
+            err = chunk_of(b, ids, rows, &ns[c]);
+        if (err == 0)
+            err = chunk_inside(b, ids, rows, line, &lines, &dense_us, &tflops);
+        if (err < 0)
+            break;
+        one = median(ns, CHUNKS);
+        json_begin_object(&b->json, NULL);
+        json_put_int(&b->json, "rows", rows);
+        json_put_f64(&b->json, "prompt_us", (double)one / 1e3);
+        json_put_f64(&b->json, "dense_us", dense_us);
+        json_put_f64(&b->json, "dense_tflops", tflops);
+        json_end_object(&b->json);
+        if (!b->o->json)
+            printf("%4d %10.3f %10.0f %10.3f %16.1f\n", rows, (double)one / 1e6,
+                   1e9 * rows / (double)one, dense_us / 1e3, tflops);
+    }
+    json_end_array(&b->json);
+    json_begin_array(&b->json, "inside_prompt");
+    if (lines > 0)
+        head(b, "inside the last prompt, all calls of a shape together");
+    for (int l = 0; l < lines && err == 0; l++)
+        put_line(b, rows, &line[l], line[l].us, line[l].bytes, line[l].weights);
+    json_end_array(&b->json);
+    free(ids);
+    free(line);
+    return err;
+}
+
 /* ---- kernels ------------------------------------------------------------------------------------- */
 
 /* The product of the recorded pass that decodes the most weights a ns. */
@@ -606,6 +721,8 @@ static int measure(struct bench *b)
         err = kernels(b);
     if (err == 0 && b->o->windows)
         err = windows(b);
+    if (err == 0 && b->o->windows)
+        err = prompts(b);
     close_spill(b);
     return err;
 }
@@ -646,7 +763,8 @@ int cmd_bench_device(struct options *o)
     struct bench b = { .job = { .prepare = prepare, .lead = lead_bench, .alone = true }, .o = o };
 
     if (o->cfg.rank != 0) {
-        fail(-EINVAL, "bench: --window and --kernels measure rank 0, alone; rank is %d", o->cfg.rank);
+        fail(-EINVAL, "bench: --window and --kernels measure rank 0, alone; rank is %d",
+             o->cfg.rank);
         return CODE_USAGE;
     }
     return job_run(&b.job, &o->cfg);

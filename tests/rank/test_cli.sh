@@ -201,6 +201,8 @@ grep -q '"op":"hc_site"' "$WORK/out" || note_failure 'the ops of a window are no
 expect 0 '' "$TANDEM" bench --window "${BASE[@]}" --set ranks=2 --set window_max=2 --set context=96 --json
 same 'a rank of two is measured alone' 2 "$(grep -o '"rows":[0-9]*,"window_us"' "$WORK/out" | wc -l)"
 grep -q '"ranks":2' "$WORK/out" || note_failure 'whose rank was measured is not said'
+expect 0 '' "$TANDEM" bench --window "${BASE[@]}" --set window_max=1 --set context=600 --set prefill_chunk=512 --json
+same 'a prompt of one chunk was measured' 1 "$(grep -o '"rows":512,"prompt_us":[0-9.]*[1-9]' "$WORK/out" | wc -l)"
 expect 64 'rank 0, alone' "$TANDEM" bench --window "${BASE[@]}" --set ranks=2 --set rank=1
 expect 66 '' "$TANDEM" inspect "$WORK/none.pack"
 expect 65 '' "$TANDEM" inspect "$MODEL/model.safetensors"
