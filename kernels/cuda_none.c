@@ -5,6 +5,7 @@
 
 #include "kernels/backend_table.h"
 #include "kernels/exchange.h"
+#include "kernels/plain.h"
 #include "kernels/ref/ref.h"
 #include "src/base/log.h"
 
@@ -200,5 +201,30 @@ void peer_part(struct peer *p)
 }
 
 void peer_close(struct peer *p, bool parted)
+{
+}
+
+bool plain_can(const struct queue *q, const struct matmul_args *a)
+{
+    return false;
+}
+
+void plain_product(struct queue *q, const struct matmul_args *a)
+{
+    queue_fail(q, -ENOTSUP, "plain: this build has no CUDA");
+}
+
+int blas_open(struct queue *q, char *why, size_t cap, struct blas **out)
+{
+    snprintf(why, cap, "this build has no CUDA");
+    return 1;
+}
+
+void blas_close(struct blas *b)
+{
+}
+
+void blas_product(struct blas *b, const void *w, const void *x, float *y, int rows, int outputs,
+                  int inputs)
 {
 }

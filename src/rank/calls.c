@@ -232,6 +232,15 @@ void calls_again(const struct calls *c, int i)
     }
 }
 
+int calls_products(const struct calls *c, int i, const struct matmul_args **out)
+{
+    const struct kept *k = &c->kept[i];
+    const struct matmuls_args *list = (const struct matmuls_args *)k->args;
+
+    *out = k->kind == KIND_matmuls ? list->of : (const struct matmul_args *)k->args;
+    return k->kind == KIND_matmuls ? list->n : k->kind == KIND_matmul;
+}
+
 /* ---- a pass -------------------------------------------------------------------------------------- */
 
 int calls_open(struct exec *x, int n, struct calls **out)

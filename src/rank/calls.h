@@ -48,6 +48,9 @@ const struct call *calls_at(const struct calls *c, int i);
 /* calls_again - queue a recorded call once more. */
 void calls_again(const struct calls *c, int i);
 
+/* calls_products - the products that a recorded call is of, and how many; 0 for other ops. */
+int calls_products(const struct calls *c, int i, const struct matmul_args **out);
+
 /* calls_times - ns between the clock's notes, the first from `begin` on; what a note itself takes is in all of
  * them. Behind the wait for a stamped pass.
  * shapes   ns [n of the stamped pass]          errors   of the queue */

@@ -215,7 +215,7 @@ int cmd_bench(struct options *o)
 
     if (o->transport)
         return cmd_bench_transport(o);
-    if (o->windows || o->kernels)
+    if (o->windows || o->kernels || o->profile)
         return cmd_bench_device(o);
     if (o->compare)
         return o->word[0] && o->word[1]

@@ -14,6 +14,7 @@
 #include "src/model/slot.h"
 #include "src/model/window.h"
 #include "src/rank/calls.h"
+#include "src/rank/cold.h"
 #include "src/rank/commands.h"
 #include "src/rank/job.h"
 #include "src/rank/rank.h"
@@ -28,10 +29,6 @@
 #define CALLS_MAX 8192
 #define TAIL (2 * WINDOW_MAX)
 #define WINDOWS 20 /* of which a median is taken */
-#define COLD 9     /* calls of an op that is measured alone */
-#define SPILL                                                                                      \
-    ((size_t)192 << 20) /* bytes written between them on a device, more than its caches hold */
-#define SPILL_HOST ((size_t)8 << 20)
 
 static const int rows_of[] = { 1, 2, 3, 4, 5, 6, 7, 8, 16 };
 #define ROWS ((int)(sizeof(rows_of) / sizeof(rows_of[0])))
@@ -46,12 +43,8 @@ struct bench {
     struct rank *k;
     struct calls *calls;
     struct json_writer json;
-    double copy;      /* bytes a ns of a sum over more than the caches */
-    double decode;    /* weights a ns of the product that decodes fastest; 0: not known */
-    int64_t stamp_ns; /* what the clock's note costs */
-    int64_t *at;      /* device, [2 * COLD] notes of the clock */
-    float *spill[2];
-    size_t spill_cols;
+    double decode; /* weights a ns of the product that decodes fastest; 0: not known */
+    struct cold cold;
 };
 
 /* Calls of one op and shape in a window. */
@@ -60,6 +53,7 @@ struct line {
     int at, calls; /* the first one; how many */
     double us;     /* of all */
     double bytes, weights;
+    double plain_us, blas_us; /* of the same products done otherwise, 0: not done */
 };
 
 static int by_ns(const void *a, const void *b)
@@ -196,15 +190,15 @@ static int apart_of(struct bench *b, int64_t *out)
         return err;
     k->dev->overlap = false;
     k->arena.used = 0;
-    ops->op->stamp(k->q, &(struct stamp_args){ .at = b->at, .name = "begin" });
+    ops->op->stamp(k->q, &(struct stamp_args){ .at = b->cold.at, .name = "begin" });
     window_send(&k->x, k->pool, k->win);
     k->model->ops->forward(k->model, &k->x, k->pool, k->win);
-    ops->op->stamp(k->q, &(struct stamp_args){ .at = b->at + 1, .name = "forward" });
+    ops->op->stamp(k->q, &(struct stamp_args){ .at = b->cold.at + 1, .name = "forward" });
     k->dev->overlap = before;
     err = ops->graph_end(k->q, &g);
     for (int i = -2; i < WINDOWS && err == 0; i++) {
         ops->graph_launch(k->q, g);
-        ops->get(k->q, h, b->at, sizeof(h));
+        ops->get(k->q, h, b->cold.at, sizeof(h));
         err = ops->wait(k->q);
         ns[i < 0 ? 0 : i] = h[1] - h[0];
     }
@@ -254,103 +248,11 @@ static int inside(struct bench *b, double *ns)
         }
         err = calls_times(b->calls, one);
         for (int c = 0; c < n && i >= 0; c++)
-            ns[c] += (double)(one[c] - b->stamp_ns) / WINDOWS;
+            ns[c] += (double)(one[c] - b->cold.stamp_ns) / WINDOWS;
     }
     ops->graph_close(g);
     free(one);
     return err;
-}
-
-/* ---- one op -------------------------------------------------------------------------------------- */
-
-static void spill(struct bench *b)
-{
-    b->k->dev->ops->op->add(
-        b->k->q, &(struct add_args){
-                     .x = b->spill[0], .y = b->spill[1], .rows = 1, .cols = (int)b->spill_cols });
-}
-
-/* Median ns between two notes of the clock around call i, with cold caches; i -1: nothing between them. */
-static int alone(struct bench *b, int i, int64_t *out)
-{
-    const struct backend_ops *ops = b->k->dev->ops;
-    struct queue *q = b->k->q;
-    struct graph *g = NULL;
-    int64_t h[2 * COLD], ns[COLD];
-    int err = captures(b) ? ops->graph_begin(q) : 0;
-
-    if (err < 0)
-        return err;
-    for (int turn = 0; turn < 2 && err == 0; turn++) {
-        if (turn == 0 || !captures(b))
-            for (int c = 0; c < COLD; c++) {
-                spill(b);
-                ops->op->stamp(q, &(struct stamp_args){ .at = b->at + 2 * c, .name = "cold" });
-                if (i >= 0)
-                    calls_again(b->calls, i);
-                ops->op->stamp(q, &(struct stamp_args){ .at = b->at + 2 * c + 1, .name = "cold" });
-            }
-        if (turn == 0 && captures(b))
-            err = ops->graph_end(q, &g);
-        if (g && err == 0) {
-            ops->graph_launch(q, g);
-            err = ops->wait(q);
-        }
-    }
-    if (err == 0) {
-        ops->get(q, h, b->at, sizeof(h));
-        err = ops->wait(q);
-    }
-    for (int c = 0; c < COLD && err == 0; c++)
-        ns[c] = h[2 * c + 1] - h[2 * c];
-    if (err == 0)
-        *out = median(ns, COLD);
-    ops->graph_close(g);
-    return err;
-}
-
-static int open_spill(struct bench *b)
-{
-    struct device *d = b->k->dev;
-    size_t bytes = d->ops->caps & BACKEND_HOST_MEMORY ? SPILL_HOST : SPILL;
-    int64_t best = INT64_MAX;
-    void *p;
-    int err = 0;
-
-    b->spill_cols = bytes / 2 / sizeof(float);
-    for (int i = 0; i < 2 && err == 0; i++) {
-        err = d->ops->alloc(d, bytes / 2, &p);
-        if (err == 0)
-            b->spill[i] = p;
-    }
-    if (err == 0)
-        err = d->ops->alloc(d, sizeof(*b->at) * 2 * COLD, &p);
-    if (err < 0)
-        return err;
-    b->at = p;
-    for (int i = 0; i < COLD && err == 0; i++) {
-        int64_t h[2];
-
-        spill(b);
-        d->ops->op->stamp(b->k->q, &(struct stamp_args){ .at = b->at, .name = "spill" });
-        spill(b);
-        d->ops->op->stamp(b->k->q, &(struct stamp_args){ .at = b->at + 1, .name = "spill" });
-        d->ops->get(b->k->q, h, b->at, sizeof(h));
-        err = d->ops->wait(b->k->q);
-        if (err == 0 && h[1] - h[0] < best)
-            best = h[1] - h[0];
-    }
-    b->copy = 1.5 * (double)bytes / (double)(best > 0 ? best : 1);
-    return err;
-}
-
-static void close_spill(struct bench *b)
-{
-    struct device *d = b->k->dev;
-
-    d->ops->free(d, b->spill[0]);
-    d->ops->free(d, b->spill[1]);
-    d->ops->free(d, b->at);
 }
 
 /* ---- tables -------------------------------------------------------------------------------------- */
@@ -379,9 +281,16 @@ static int gather(struct bench *b, const double *ns, struct line *line)
 /* Share of the limit: the larger of bytes at the measured rate and weights as fast as they were ever decoded. */
 static double limit_share(const struct bench *b, double us, double bytes, double weights)
 {
-    double ns = bytes / b->copy, work = b->decode > 0 ? weights / b->decode : 0;
+    double ns = bytes / b->cold.copy_gbps, work = b->decode > 0 ? weights / b->decode : 0;
 
     return us > 0 ? (work > ns ? work : ns) / us / 1e3 : 0;
+}
+
+/* us, or that there is none. */
+static const char *beside_text(char (*text)[16], double us)
+{
+    snprintf(*text, sizeof(*text), us > 0 ? "%.1f" : "-", us);
+    return *text;
 }
 
 static void put_line(struct bench *b, int rows, const struct line *l, double us, double bytes,
@@ -389,6 +298,7 @@ static void put_line(struct bench *b, int rows, const struct line *l, double us,
 {
     struct json_writer *w = &b->json;
     double rate = us > 0 ? bytes / us / 1e3 : 0;
+    char plain[16], blas[16];
 
     json_begin_object(w, NULL);
     json_put_str(w, "op", l->call->op);
@@ -398,18 +308,23 @@ static void put_line(struct bench *b, int rows, const struct line *l, double us,
     json_put_f64(w, "us", us);
     json_put_f64(w, "bytes", bytes);
     json_put_f64(w, "weights", weights);
+    if (l->plain_us > 0)
+        json_put_f64(w, "plain_us", l->plain_us);
+    if (l->blas_us > 0)
+        json_put_f64(w, "blas_us", l->blas_us);
     json_end_object(w);
     if (!b->o->json)
-        printf("%-12s %-40s %4d %4d %10.2f %12.3f %9.1f %7.1f%% %7.1f%%\n", l->call->op,
-               l->call->what, rows, l->calls, us, bytes / 1e6, rate, 100 * rate / b->copy,
-               100 * limit_share(b, us, bytes, weights));
+        printf("%-12s %-40s %4d %4d %10.2f %12.3f %9.1f %7.1f%% %7.1f%% %8s %8s\n", l->call->op,
+               l->call->what, rows, l->calls, us, bytes / 1e6, rate, 100 * rate / b->cold.copy_gbps,
+               100 * limit_share(b, us, bytes, weights), beside_text(&plain, l->plain_us),
+               beside_text(&blas, l->blas_us));
 }
 
 static void head(const struct bench *b, const char *what)
 {
     if (!b->o->json)
-        printf("\n%s\n%-12s %-40s %4s %4s %10s %12s %9s %8s %8s\n", what, "op", "shape", "rows",
-               "n", "us", "MB", "GB/s", "of copy", "of limit");
+        printf("\n%s\n%-12s %-40s %4s %4s %10s %12s %9s %8s %8s %8s %8s\n", what, "op", "shape",
+               "rows", "n", "us", "MB", "GB/s", "of copy", "of limit", "plain us", "bf16 us");
 }
 
 /* ---- windows ------------------------------------------------------------------------------------- */
@@ -440,7 +355,7 @@ static void put_sum(struct bench *b, int rows, double us, int64_t window_ns)
     if (!b->o->json)
         printf("%d calls, %.1f us one after the other; the window takes %.1f, and in %.1f%% of it "
                "nothing runs; a note of the clock takes %.2f us and is taken off\n",
-               calls_count(b->calls), us, window, 100 * idle, (double)b->stamp_ns / 1e3);
+               calls_count(b->calls), us, window, 100 * idle, (double)b->cold.stamp_ns / 1e3);
 }
 
 static int inside_table(struct bench *b, int rows, int64_t window_ns)
@@ -502,7 +417,7 @@ static int windows(struct bench *b)
         if (err < 0)
             break;
         one = i == 0 ? forward : one;
-        floor_ms = pass_bytes(b) / b->copy / 1e6;
+        floor_ms = pass_bytes(b) / b->cold.copy_gbps / 1e6;
         json_begin_object(&b->json, NULL);
         json_put_int(&b->json, "rows", rows_of[i]);
         json_put_f64(&b->json, "window_us", (double)forward / 1e3);
@@ -577,7 +492,7 @@ static int chunk_inside(struct bench *b, int32_t *ids, int rows, struct line *li
     if (err == 0)
         err = calls_times(b->calls, at);
     for (int i = 0; err == 0 && i < calls_count(b->calls); i++)
-        ns[i] = (double)(at[i] - b->stamp_ns);
+        ns[i] = (double)(at[i] - b->cold.stamp_ns);
     if (err == 0) {
         calls_record(b->calls);
         err = chunk_of(b, ids, rows, &one);
@@ -653,16 +568,16 @@ static int prompts(struct bench *b)
 static int find_decode(struct bench *b, struct line *line)
 {
     int n = gather(b, NULL, line), err = 0;
-    int64_t ns;
+    double us;
 
     for (int l = 0; l < n && err == 0; l++) {
         const struct call *c = line[l].call;
 
         if (!c->bits2 || c->moe)
             continue;
-        err = alone(b, line[l].at, &ns);
-        if (err == 0 && c->weights / (double)(ns - b->stamp_ns) > b->decode)
-            b->decode = c->weights / (double)(ns - b->stamp_ns);
+        err = cold_time(&b->cold, line[l].at, &us);
+        if (err == 0 && c->weights / us / 1e3 > b->decode)
+            b->decode = c->weights / us / 1e3;
     }
     return err;
 }
@@ -670,8 +585,9 @@ static int find_decode(struct bench *b, struct line *line)
 static int kernels(struct bench *b)
 {
     struct line *line = malloc(CALLS_MAX * sizeof(*line));
-    int64_t forward, choose, ns;
-    int err = line ? 0 : fail(-ENOMEM, "bench: no memory");
+    int64_t forward, choose;
+    double us;
+    int err = line ? cold_find_blas(&b->cold) : fail(-ENOMEM, "bench: no memory");
 
     if (err == 0)
         err = window_of(b, 1, &forward, &choose);
@@ -692,11 +608,78 @@ static int kernels(struct bench *b)
             err = record(b);
         n = err == 0 ? gather(b, NULL, line) : 0;
         for (int l = 0; l < n && err == 0; l++) {
-            err = alone(b, line[l].at, &ns);
+            err = cold_time(&b->cold, line[l].at, &us);
             if (err == 0)
-                put_line(b, rows, &line[l], (double)(ns - b->stamp_ns) / 1e3, line[l].call->bytes,
-                         line[l].call->weights);
+                err = cold_plain(&b->cold, line[l].at, &line[l].plain_us);
+            if (err >= 0)
+                err = cold_blas(&b->cold, line[l].at, &line[l].blas_us);
+            err = err > 0 ? 0 : err; /* there is none */
+            if (err == 0)
+                put_line(b, rows, &line[l], us, line[l].call->bytes, line[l].call->weights);
         }
+    }
+    json_end_array(&b->json);
+    if (!b->o->json)
+        printf("plain us: a warp has two tiles of outputs and all inputs; bf16 us: %s\n",
+               b->cold.blas ? "cuBLAS, where what is spilled has room for weights of 16 bits"
+                            : b->cold.why);
+    free(line);
+    return err;
+}
+
+/* Call l of the window once, as a graph of its own with the name "alone" where the backend has graphs. */
+static int once(struct bench *b, const struct line *l, int *count)
+{
+    const struct backend_ops *ops = b->k->dev->ops;
+    struct queue *q = b->k->q;
+    struct graph *g = NULL;
+    int err = captures(b) ? ops->graph_begin(q) : 0;
+
+    if (err < 0)
+        return err;
+    ops->op->stamp(q, &(struct stamp_args){ .at = b->cold.at, .name = "alone" });
+    calls_again(b->calls, l->at);
+    if (captures(b))
+        err = ops->graph_end(q, &g);
+    *count = g ? q->nodes - 1 : 0;
+    if (g)
+        ops->graph_launch(q, g);
+    if (err == 0)
+        err = ops->wait(q);
+    ops->graph_close(g);
+    return err;
+}
+
+/* Each op of a one-row window that reads weights or states, once: a profiler can look at these and at nothing else,
+ * and finds in `kernels` how many are whose, behind a note of the clock. */
+static int profiled(struct bench *b)
+{
+    struct line *line = malloc(CALLS_MAX * sizeof(*line));
+    int64_t forward, choose;
+    int err = line ? 0 : fail(-ENOMEM, "bench: no memory"), n = 0, count;
+
+    if (err == 0)
+        err = window_of(b, 1, &forward, &choose);
+    if (err == 0)
+        err = record(b);
+    if (err == 0)
+        n = gather(b, NULL, line);
+    json_begin_array(&b->json, "alone");
+    for (int l = 0; l < n && err == 0; l++) {
+        if (line[l].bytes <= 0)
+            continue;
+        err = once(b, &line[l], &count);
+        if (err < 0)
+            break;
+        json_begin_object(&b->json, NULL);
+        json_put_str(&b->json, "op", line[l].call->op);
+        json_put_str(&b->json, "what", line[l].call->what);
+        json_put_int(&b->json, "calls", line[l].calls);
+        json_put_int(&b->json, "kernels", count);
+        json_end_object(&b->json);
+        if (!b->o->json)
+            printf("%-12s %-40s %4d calls, %d kernels\n", line[l].call->op, line[l].call->what,
+                   line[l].calls, count);
     }
     json_end_array(&b->json);
     free(line);
@@ -708,22 +691,22 @@ static int measure(struct bench *b)
     int err = admit(b);
 
     if (err == 0)
-        err = open_spill(b);
-    if (err == 0)
-        err = alone(b, -1, &b->stamp_ns);
+        err = cold_open(b->k->q, b->calls, captures(b), &b->cold);
     if (err == 0) {
-        json_put_f64(&b->json, "copy_gbps", b->copy);
-        json_put_f64(&b->json, "stamp_us", (double)b->stamp_ns / 1e3);
+        json_put_f64(&b->json, "copy_gbps", b->cold.copy_gbps);
+        json_put_f64(&b->json, "stamp_us", (double)b->cold.stamp_ns / 1e3);
         if (!b->o->json)
-            printf("a sum over more than the caches moves %.0f GB/s\n", b->copy);
+            printf("a copy reads and writes %.0f GB/s\n", b->cold.copy_gbps);
     }
     if (err == 0 && b->o->kernels)
         err = kernels(b);
+    if (err == 0 && b->o->profile)
+        err = profiled(b);
     if (err == 0 && b->o->windows)
         err = windows(b);
     if (err == 0 && b->o->windows)
         err = prompts(b);
-    close_spill(b);
+    cold_close(&b->cold);
     return err;
 }
 

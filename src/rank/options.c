@@ -61,6 +61,7 @@ enum option_id {
     ID_MEET,
     ID_WINDOW,
     ID_KERNELS,
+    ID_PROFILE,
     ID_FULL,
     ID_ONLY,
     ID_TOKENS,
@@ -141,6 +142,8 @@ static const struct entry entries[] = {
       "measure the first rank's device, alone: windows of 1 to 16 rows, and each op inside" },
     { "kernels", ID_KERNELS, OPT_BENCH, NULL,
       "measure the first rank's device, alone: every op of a window, with cold caches" },
+    { "profile", ID_PROFILE, OPT_BENCH, NULL,
+      "queue every op of its one-row window that reads weights or states once, for a profiler" },
     { "prompts", ID_PROMPTS, OPT_GATE, "FOLDER", "texts, one a file *.txt (configs/gate)" },
     { "full", ID_FULL, OPT_GATE, NULL, "long replies, every case; without it, a sample of them" },
     { "only", ID_ONLY, OPT_GATE, "G1,...", "these gates; soak is run only if it is named" },
@@ -485,6 +488,9 @@ static int apply(struct options *o, const struct entry *e, const char *value)
         return 0;
     case ID_KERNELS:
         o->kernels = true;
+        return 0;
+    case ID_PROFILE:
+        o->profile = true;
         return 0;
     case ID_COMPARE:
         o->compare = true;

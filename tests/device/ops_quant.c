@@ -1,4 +1,5 @@
 /* Products by weights of every stored type against the reference. */
+#include "kernels/plain.h"
 #include "tests/device/lab.h"
 #include "tests/device/qmats.h"
 
@@ -9,6 +10,7 @@ struct quant_shape {
     int groups, rows;
     enum codec in;
     enum round round;
+    bool plain; /* the device's is the one of plain.h */
 };
 
 static void run_product(const struct trial *t, const struct op_table *op, struct queue *q,
@@ -16,16 +18,19 @@ static void run_product(const struct trial *t, const struct op_table *op, struct
 {
     const struct quant_shape *s = t->shape;
     struct mat w = s->w;
+    struct matmul_args a = { .w = &w,
+                             .x = (float *)b[1] + (size_t)row * (size_t)(s->groups * w.cols),
+                             .y = (float *)b[2] + (size_t)row * (size_t)w.rows,
+                             .rows = rows,
+                             .groups = s->groups,
+                             .in = s->in,
+                             .round = s->round };
 
     mat_place(&w, b[0]);
-    op->matmul(
-        q, &(struct matmul_args){ .w = &w,
-                                  .x = (float *)b[1] + (size_t)row * (size_t)(s->groups * w.cols),
-                                  .y = (float *)b[2] + (size_t)row * (size_t)w.rows,
-                                  .rows = rows,
-                                  .groups = s->groups,
-                                  .in = s->in,
-                                  .round = s->round });
+    if (s->plain && plain_can(q, &a))
+        plain_product(q, &a);
+    else
+        op->matmul(q, &a);
 }
 
 /* Weights of FP8 are as large as 448 here: smaller inputs keep sums near 1, as tolerances take them.
@@ -122,6 +127,26 @@ static void large(struct lab *l)
         }
     exl3_product(l, 128, 10496, 3); /* more inputs than a block of thin.cuh takes */
     exl3_product(l, 128, 10496, 16);
+    lab_end(l);
+}
+
+/* What ops are timed beside gives what they give. */
+static void plain(struct lab *l)
+{
+    lab_begin(l, "plain");
+    for (int i = 0;; i++) {
+        struct quant_shape s = { .groups = 1, .rows = l->quick ? 3 : 16, .plain = true };
+
+        if (!qmats_type(i, &s.w))
+            break;
+        if (s.w.dtype != DTYPE_EXL3)
+            continue;
+        s.w.rows = l->quick ? 128 : i % 2 ? 300 : 512;
+        s.w.cols = l->quick ? 128 : i % 2 ? 384 : 1184;
+        s.w.q.has_bias = i % 3 == 0;
+        s.round = i % 4 == 1 ? ROUND_BF16 : ROUND_NONE;
+        product(l, &s);
+    }
     lab_end(l);
 }
 
@@ -310,6 +335,7 @@ void ops_quant(struct lab *l)
 {
     matmul(l);
     large(l);
+    plain(l);
     row_counts(l);
     two_queues(l);
     lists(l);

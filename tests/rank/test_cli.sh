@@ -198,6 +198,10 @@ roof 66 'none.json' "$WORK/packs/rank1.pack" "$WORK/none.json" "$devices/kernels
 expect 0 '' "$TANDEM" bench --window --kernels "${BASE[@]}" --set window_max=2 --set context=96 --json
 same 'each row of a window was measured' 2 "$(grep -o '"rows":[0-9]*,"window_us"' "$WORK/out" | wc -l)"
 grep -q '"op":"hc_site"' "$WORK/out" || note_failure 'the ops of a window are not there'
+expect 0 '' "$TANDEM" bench --kernels "${BASE[@]}" --set window_max=1 --set context=96
+grep -q 'bf16 us: .*has none' "$WORK/out" || note_failure 'why there is no product of the library is not said'
+expect 0 '' "$TANDEM" bench --profile "${BASE[@]}" --set window_max=1 --set context=96 --json
+same 'experts are queued once' 1 "$(grep -o '"op":"moe"' "$WORK/out" | wc -l)"
 expect 0 '' "$TANDEM" bench --window "${BASE[@]}" --set ranks=2 --set window_max=2 --set context=96 --json
 same 'a rank of two is measured alone' 2 "$(grep -o '"rows":[0-9]*,"window_us"' "$WORK/out" | wc -l)"
 grep -q '"ranks":2' "$WORK/out" || note_failure 'whose rank was measured is not said'
