@@ -4,12 +4,13 @@
 #include "src/model/pack.h"
 #include "src/rank/commands.h"
 #include "src/rank/exit_code.h"
+#include "src/rank/roof_fit.h"
 #include "src/rank/roofline.h"
 
 #include <stdio.h>
 #include <string.h>
 
-static const int rows_of[] = { 1, 2, 4, 8, 16 };
+static const int rows_of[] = { 1, 2, 3, 4, 5, 6, 7, 8, 16 };
 #define ROWS ((int)(sizeof(rows_of) / sizeof(rows_of[0])))
 
 static void print_parts(const struct roof_window *w)
@@ -86,6 +87,21 @@ static int windows(const struct options *o, const struct pack *p, const struct r
     return r;
 }
 
+static int fit(const struct options *o, struct pack *p, const struct roof_device *d,
+               struct roof_kernels *k)
+{
+    struct json_writer j;
+    int r = roof_fit(o->fit, p, d, k);
+
+    json_writer_init(&j);
+    roof_put_kernels(&j, k);
+    if (r == 0)
+        r = json_write_line(&j, stdout);
+    json_writer_free(&j);
+    pack_close(p);
+    return r < 0 ? exit_code_of(STEP_DATA, r) : CODE_DONE;
+}
+
 int cmd_roofline(struct options *o)
 {
     struct roof_device d;
@@ -96,10 +112,14 @@ int cmd_roofline(struct options *o)
 
     if (r == 0)
         r = roof_read_kernels(o->word[2], &k);
+    if (r == 0 && (o->measured || o->fit))
+        r = roof_read_measured(o->fit ? o->fit : o->measured, &d);
     if (r == 0)
         r = pack_open(o->word[0], &p);
     if (r < 0)
         return exit_code_of(STEP_DATA, r);
+    if (o->fit)
+        return fit(o, p, &d, &k);
     if (!o->json)
         printf("%s: %d multiprocessors at %.2f GHz, reads of %.0f GB/s\n", d.name, d.sms,
                d.clock_ghz, d.read_gbps);

@@ -63,7 +63,7 @@ static const struct command commands[] = {
         "Print what windows of a pack should take on a device: DEVICE is a file of "
         "configs/devices, KERNELS the "
         "figures of the kernels there.",
-        OPT_JSON, 3 },
+        OPT_JSON | OPT_ROOF, 3 },
       cmd_roofline },
     { { "gate", "",
         "Decode in every way there is, with drafts and without, alone and together, on one rank "

@@ -50,6 +50,8 @@ enum option_id {
     ID_ENGRAM,
     ID_EXTRA,
     ID_GBPS,
+    ID_FIT,
+    ID_MEASURED,
     ID_TO,
     ID_AGAINST,
     ID_GET,
@@ -124,6 +126,10 @@ static const struct entry entries[] = {
       "weights beside MODEL, such as Engram shards; may be repeated" },
     { "verify", ID_VERIFY, OPT_PACK, NULL, "read the packs in OUT again and compare every digest" },
     { "gbps", ID_GBPS, OPT_GBPS, "G", "memory speed that the floor is computed for (230)" },
+    { "measured", ID_MEASURED, OPT_ROOF, "FILE",
+      "beside what bench --window --json printed, instead of what DEVICE knows" },
+    { "fit", ID_FIT, OPT_ROOF, "FILE",
+      "print KERNELS as bench --window --kernels --json has measured them on PACK and DEVICE" },
     { "to", ID_TO, OPT_TO, "FORMAT", "fp8-mxfp4, fp8, fp8-128, mxfp4, nvfp4 or nvfp4-ct" },
     { "against", ID_AGAINST, OPT_AGAINST, "MODEL",
       "score prompts with both, print how often they choose the same token" },
@@ -457,6 +463,12 @@ static int apply(struct options *o, const struct entry *e, const char *value)
         return parse_engram(o, value);
     case ID_EXTRA:
         return parse_extra(o, value);
+    case ID_FIT:
+        o->fit = value;
+        return 0;
+    case ID_MEASURED:
+        o->measured = value;
+        return 0;
     case ID_GBPS:
         return parse_gbps(o, value);
     case ID_TO:

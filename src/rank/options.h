@@ -29,6 +29,7 @@ enum option_group {
     OPT_GROUP = 1 << 16,   /* runs ranks: settings must fit together; --get asks for one of them */
     OPT_BENCH = 1 << 17,   /* --compare --transport --only --max-tokens --draft */
     OPT_MEET = 1 << 18,
+    OPT_ROOF = 1 << 19, /* --measured --fit */
     OPT_GATE = 1 << 20 /* --full --only --tokens --as-set, and --prompts of its own */
 };
 
@@ -71,6 +72,7 @@ struct options {
     const char *extra[EXTRA_MAX];
     int extras;
     double gbps;
+    const char *fit, *measured;
     const char *to, *against;
     const char *get, *prompts;
     bool full;

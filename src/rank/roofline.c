@@ -16,10 +16,10 @@
 #define LANES 128.0 /* of a multiprocessor: instructions a clock, a warp's counted as 32 */
 
 static const char *const op_names[ROOF_OPS] = {
-    [ROOF_PRODUCT] = "product", [ROOF_JOINED] = "joined", [ROOF_EXPERTS] = "experts",
-    [ROOF_SITE] = "site",       [ROOF_ROUTE] = "route",   [ROOF_ATTEND] = "attend",
-    [ROOF_KEEP] = "keep",       [ROOF_NORM] = "norm",     [ROOF_SELECT] = "select",
-    [ROOF_REST] = "rest"
+    [ROOF_PRODUCT] = "product", [ROOF_LIST] = "list", [ROOF_JOINED] = "joined",
+    [ROOF_EXPERTS] = "experts", [ROOF_SITE] = "site", [ROOF_ROUTE] = "route",
+    [ROOF_ATTEND] = "attend",   [ROOF_KEEP] = "keep", [ROOF_NORM] = "norm",
+    [ROOF_SELECT] = "select",   [ROOF_REST] = "rest", [ROOF_CHAIN] = "chain"
 };
 
 /* What a weight stands for, by what its name contains; the first that fits. `also` are the ops behind its
@@ -39,16 +39,17 @@ static const struct {
       "compressors, indexers",
       ROOF_JOINED,
       { ROOF_REST, ROOF_REST, ROOF_REST } },
-    { ".indexer.wk.", "compressors, indexers", ROOF_PRODUCT, { ROOF_KEEP } },
+    { ".indexer.wk.", "compressors, indexers", ROOF_LIST, { ROOF_KEEP } },
     { ".indexer.wq_b.",
       "compressors, indexers",
       ROOF_JOINED,
       { ROOF_REST, ROOF_REST, ROOF_SELECT } },
     { ".indexer.weights_proj.", "compressors, indexers", ROOF_JOINED, { ROOF_PRODUCT } },
     { ".attn.wkv.weight", "attention products", ROOF_JOINED, { ROOF_KEEP, ROOF_ATTEND } },
+    { ".attn.wq_", "attention products", ROOF_LIST, { ROOF_PRODUCT } },
     { ".attn.w", "attention products", ROOF_PRODUCT, { ROOF_PRODUCT } },
     { ".engram.wkv.", "n-gram rows", ROOF_PRODUCT, { ROOF_REST, ROOF_REST, ROOF_REST, ROOF_REST } },
-    { "head.weight", "head", ROOF_PRODUCT, { ROOF_REST, ROOF_REST } },
+    { "head.weight", "head", ROOF_PRODUCT, { ROOF_REST, ROOF_REST, ROOF_REST } },
 };
 
 #define USES (sizeof(uses) / sizeof(uses[0]))
@@ -99,6 +100,44 @@ int roof_read_device(const char *path, struct roof_device *out)
     return r;
 }
 
+static int read_window(const struct json *o, struct roof_device *d)
+{
+    double us, experts;
+    int rows, r = json_int(o, "rows", 1, 16, &rows);
+
+    if (r == 0)
+        r = json_f64(o, "window_us", &us);
+    if (r == 0)
+        r = json_f64(o, "experts", &experts);
+    if (r == 0) {
+        d->window_ms[rows] = us / 1e3;
+        d->experts[rows] = experts;
+    }
+    return r;
+}
+
+int roof_read_measured(const char *path, struct roof_device *d)
+{
+    const struct json *windows;
+    struct json *root;
+    double pass_us;
+    int r = json_read(path, FILE_BYTES, NESTING, &root);
+
+    if (r < 0)
+        return r;
+    memset(d->window_ms, 0, sizeof(d->window_ms));
+    memset(d->experts, 0, sizeof(d->experts));
+    r = json_get_array(root, "windows", &windows);
+    for (size_t i = 0; r == 0 && i < json_count(windows); i++)
+        r = read_window(json_at(windows, i), d);
+    if (r == 0)
+        r = json_f64(root, "pass_us", &pass_us);
+    if (r == 0)
+        d->pass_ms = pass_us / 1e3;
+    json_close(root);
+    return r;
+}
+
 int roof_read_kernels(const char *path, struct roof_kernels *out)
 {
     struct json *root;
@@ -133,6 +172,31 @@ int roof_read_kernels(const char *path, struct roof_kernels *out)
     return r;
 }
 
+/* Three digits: more are not known. */
+static void put(struct json_writer *w, const char *key, double v)
+{
+    json_put_f64(w, key, round(v * 1e3) / 1e3);
+}
+
+void roof_put_kernels(struct json_writer *w, const struct roof_kernels *k)
+{
+    json_begin_object(w, NULL);
+    put(w, "clock_ghz", k->clock_ghz);
+    put(w, "instructions_a_weight", k->instructions);
+    put(w, "issue", k->issue);
+    put(w, "experts_issue", k->experts_issue);
+    put(w, "experts_again", k->again);
+    for (int op = 0; op < ROOF_OPS; op++) {
+        char key[32];
+
+        snprintf(key, sizeof(key), "%s_us", op_names[op]);
+        put(w, key, k->step_us[op]);
+        snprintf(key, sizeof(key), "%s_row_us", op_names[op]);
+        put(w, key, k->row_us[op]);
+    }
+    json_end_object(w);
+}
+
 /* ---- one op -------------------------------------------------------------------------------------- */
 
 static struct roof_part *part_of(struct roof_window *w, const char *title)
@@ -142,6 +206,11 @@ static struct roof_part *part_of(struct roof_window *w, const char *title)
             return &w->part[i];
     w->part[w->parts] = (struct roof_part){ .title = title };
     return &w->part[w->parts++];
+}
+
+double roof_decode_rate(const struct roof_device *d, const struct roof_kernels *k, double issue)
+{
+    return d->sms * LANES * d->clock_ghz * issue / k->instructions;
 }
 
 static double step(const struct roof *w, enum roof_op op)
@@ -154,7 +223,7 @@ static void add(struct roof *w, const char *title, enum roof_op op, double bytes
 {
     struct roof_part *p = part_of(w->out, title);
     double issue = op == ROOF_EXPERTS ? w->k->experts_issue : w->k->issue;
-    double rate = w->d->sms * LANES * w->d->clock_ghz * issue / w->k->instructions;
+    double rate = roof_decode_rate(w->d, w->k, issue);
     double us = fmax(bytes / w->d->read_gbps, weights / rate) / 1e3 + step(w, op);
 
     p->calls++;
@@ -279,6 +348,8 @@ int roof_window(const struct pack *p, const struct roof_device *d, const struct 
             use(&w, &g, &i, share);
     }
     group_end(&w, &g);
+    if (pass)
+        add(&w, "candidates, chain", ROOF_CHAIN, 0, 0);
     return 0;
 }
 

@@ -9,18 +9,20 @@
  * further one draws (1 - again) k of n independently, which may be there already.
  *
  * A device is a file of configs/devices; figures of the kernels (steps, instructions a decoded weight) are in
- * another file, measured with `tandem bench --kernels`.
+ * another file, fitted to what `tandem bench` measured (roof_fit.h).
  */
 #ifndef TANDEM_RANK_ROOFLINE_H
 #define TANDEM_RANK_ROOFLINE_H
 
 #include <stdbool.h>
 
+struct json_writer;
 struct pack;
 
 enum roof_op {
     ROOF_PRODUCT,
-    ROOF_JOINED, /* a product in one call with another one */
+    ROOF_LIST,   /* a small product, the first of a call */
+    ROOF_JOINED, /* a further one in that call */
     ROOF_EXPERTS,
     ROOF_SITE,
     ROOF_ROUTE,
@@ -29,6 +31,7 @@ enum roof_op {
     ROOF_NORM,
     ROOF_SELECT,
     ROOF_REST,
+    ROOF_CHAIN, /* of a pass: candidates, the chain over them, and the way to the host and back */
     ROOF_OPS
 };
 
@@ -38,7 +41,7 @@ struct roof_device {
     double clock_ghz, read_gbps; /* of reads from memory */
     double exchange_us;          /* of 5,120 values between two ranks */
     double window_ms[17];        /* measured or published, by rows; 0: not known */
-    double experts[17];          /* different ones that a layer's rows go to, by rows; 0: not known */
+    double experts[17]; /* different ones that a layer's rows go to, by rows; 0: not known */
     double pass_ms;
 };
 
@@ -66,9 +69,17 @@ struct roof_window {
     double us, bytes;
 };
 
-/* roof_read_device, roof_read_kernels - from a file.   errors   -EINVAL naming the key, those of json_read */
+/* roof_read_device, roof_read_kernels - from a file.   roof_read_measured - windows, experts and draft pass that `tandem
+ * bench --window --json` printed, instead of the device's.   errors   -EINVAL naming the key, those of json_read */
 int roof_read_device(const char *path, struct roof_device *out);
 int roof_read_kernels(const char *path, struct roof_kernels *out);
+int roof_read_measured(const char *path, struct roof_device *d);
+
+/* roof_put_kernels - what roof_read_kernels reads. */
+void roof_put_kernels(struct json_writer *w, const struct roof_kernels *k);
+
+/* roof_decode_rate - weights a ns that the device decodes with that share of its issue slots. */
+double roof_decode_rate(const struct roof_device *d, const struct roof_kernels *k, double issue);
 
 /* roof_window - a window of so many rows, or with `pass` the drafter's pass of its block. */
 int roof_window(const struct pack *p, const struct roof_device *d, const struct roof_kernels *k,

@@ -207,6 +207,18 @@ same 'a rank of two is measured alone' 2 "$(grep -o '"rows":[0-9]*,"window_us"' 
 grep -q '"ranks":2' "$WORK/out" || note_failure 'whose rank was measured is not said'
 expect 0 '' "$TANDEM" bench --window "${BASE[@]}" --set window_max=1 --set context=600 --set prefill_chunk=512 --json
 same 'a prompt of one chunk was measured' 1 "$(grep -o '"rows":512,"prompt_us":[0-9.]*[1-9]' "$WORK/out" | wc -l)"
+
+# What is fitted to a measured rank says of it what was measured: of one row exactly.
+measured() { expect 0 '' "$TANDEM" bench --window --kernels --json "${BASE[@]}" --set "model=$WORK/packs" --set ranks=2 --set window_max=4 --set context=96; }
+measured && cp "$WORK/out" "$WORK/measured.json"
+pack=$WORK/packs/rank0.pack
+roof 0 '' "$pack" "$devices/h200.json" "$devices/kernels.json" --fit "$WORK/measured.json"
+cp "$WORK/out" "$WORK/fitted.json"
+roof 0 '' "$pack" "$devices/h200.json" "$WORK/fitted.json" --measured "$WORK/measured.json"
+grep -qE 'window of 1 rows .* [+-]0\.[0-9]%' "$WORK/out" || note_failure "not what it was fitted to: $(grep 'of 1 rows' "$WORK/out")"
+grep -qE 'window of 4 rows .*%' "$WORK/out" || note_failure 'the window of four rows is not beside what was measured'
+roof 65 'windows' "$pack" "$devices/h200.json" "$devices/kernels.json" --fit "$devices/h200.json"
+roof 66 'none.json' "$pack" "$devices/h200.json" "$devices/kernels.json" --measured "$WORK/none.json"
 expect 64 'rank 0, alone' "$TANDEM" bench --window "${BASE[@]}" --set ranks=2 --set rank=1
 expect 66 '' "$TANDEM" inspect "$WORK/none.pack"
 expect 65 '' "$TANDEM" inspect "$MODEL/model.safetensors"
