@@ -54,6 +54,8 @@ template <int BITS2> struct exl3_codes : outputs_in_order {
     static constexpr bool F16 = true, SCALED = false;
     static constexpr uint32_t KIND = MAT_KIND_EXL3 << BITS2;
     static constexpr int OWN = 4 * BITS2; // ring bits of a lane in a tile
+    // Own bits in the head of a tile: so many that the first value's state is the upper half of a word.
+    static constexpr int HEAD = OWN < 16 ? OWN : OWN < 16 + BITS2 / 2 ? 16 : 16 + BITS2 / 2;
     static constexpr int CHUNKS = BITS2 * STEPS / 4, BYTES = CHUNKS * CUDA_WARP * 16;
     static constexpr int BOOKS = BITS2 % 2 ? 1 : 2; // MUL1, and the two that are alike
 
@@ -65,9 +67,15 @@ template <int BITS2> struct exl3_codes : outputs_in_order {
     uint32_t by, plus;
     int lane, book;
 
+    __device__ exl3_codes()
+    {
+    }
+
     __device__ exl3_codes(const struct mat &w, int strip, int lane_)
         : exl3_codes((const uint4 *)((const char *)w.data +
-                                     (size_t)strip * mat_strip_bytes(w.dtype, &w.q, w.cols)),
+                                     (size_t)strip *
+                                         ((uint32_t)mat_round_up((uint32_t)w.cols, EXL3_BLOCK) *
+                                          (EXL3_BLOCK * BITS2 / 16))),
                      (enum codebook)w.q.codebook, lane_)
     {
     }
@@ -121,13 +129,28 @@ template <int BITS2> struct exl3_codes : outputs_in_order {
         return __funnelshift_l(p.word[w], p.word[w - 1], r);
     }
 
-    // For the lane's bits of tile i: the 16 ring bits in front of them and up to 16 of them.
-    // Two tiles travel in one word.
+    // The 32 bits that begin with bit `begin` of the lane's bits.
+    __device__ static uint32_t from(const piece &p, int begin)
+    {
+        int w = begin / 32, r = begin % 32;
+
+        if (r == 0)
+            return p.word[w];
+        return w + 1 < 4 * CHUNKS ? __funnelshift_l(p.word[w + 1], p.word[w], r) : p.word[w] << r;
+    }
+
+    // For the lane's bits of tiles i and i + 1: HEAD of them behind the ring bits in front of them.
     __device__ void heads(const piece &p, int i, uint32_t (&head)[2]) const
     {
         uint32_t both, tail;
 
-        if constexpr (OWN >= 16) {
+        if constexpr (HEAD > 16) {
+#pragma unroll
+            for (int k = 0; k < 2; k++) {
+                tail = __shfl_sync(FULL_MASK, upto(p, (i + k + 1) * OWN), (lane + 31) & 31);
+                head[k] = __funnelshift_l(from(p, (i + k) * OWN), tail, HEAD);
+            }
+        } else if constexpr (OWN >= 16) {
             both = __byte_perm(upto(p, (i + 1) * OWN), upto(p, (i + 2) * OWN), 0x5410);
             tail = __shfl_sync(FULL_MASK, both, (lane + 31) & 31);
             head[0] = __byte_perm(upto(p, i * OWN + 16), tail, 0x5410);
@@ -148,10 +171,9 @@ template <int BITS2> struct exl3_codes : outputs_in_order {
     // State of value v of tile i.
     __device__ static uint32_t state(const piece &p, int i, int v, uint32_t head)
     {
-        constexpr int HAS = OWN < 16 ? OWN : 16; // own bits in head
         int end = (v + 1) * BITS2 / 2;
 
-        return (end >= 16 ? upto(p, i * OWN + end) : head >> (HAS - end)) & 0xffff;
+        return (end > HEAD ? upto(p, i * OWN + end) : head >> (HEAD - end)) & 0xffff;
     }
 
     template <int BOOK>
@@ -160,12 +182,19 @@ template <int BITS2> struct exl3_codes : outputs_in_order {
         uint32_t head[2];
 
         heads(p, step * TILES + t, head);
+        values<BOOK>(p, step * TILES + t, head, a);
+    }
+
+    // Of tiles i and i + 1, whose heads are there.
+    template <int BOOK>
+    __device__ void values(const piece &p, int i, const uint32_t (&head)[2],
+                           uint32_t (&a)[2][4]) const
+    {
 #pragma unroll
         for (int k = 0; k < 2; k++)
 #pragma unroll
             for (int v = 0; v < 8; v += 2) {
-                uint32_t s0 = state(p, step * TILES + t + k, v, head[k]);
-                uint32_t s1 = state(p, step * TILES + t + k, v + 1, head[k]);
+                uint32_t s0 = state(p, i + k, v, head[k]), s1 = state(p, i + k, v + 1, head[k]);
 
                 a[k][operand(v)] = BOOK ? inst_pair(s0, s1, by, plus) : mul1_pair(s0, s1);
             }
@@ -195,6 +224,10 @@ struct fp8_codes : outputs_in_order {
     const void *scales;
     int steps, block, blocks, tiles;
     bool e8m0;
+
+    __device__ fp8_codes()
+    {
+    }
 
     __device__ fp8_codes(const struct mat &w, int strip, int lane)
     {
@@ -278,6 +311,10 @@ template <enum dtype D> struct fp4_codes : outputs_in_order {
     const uint2 *scales;
     int steps;
 
+    __device__ fp4_codes()
+    {
+    }
+
     __device__ fp4_codes(const struct mat &w, int strip, int lane)
     {
         at = (const uint4 *)((const char *)w.data +
@@ -349,6 +386,10 @@ struct bf16_codes {
 
     const uint4 *at; // the lane's eight outputs of input 0
     int k0, cols;    // inputs from k0 on are the lane's; 0 cols where it has no outputs
+
+    __device__ bf16_codes()
+    {
+    }
 
     __device__ bf16_codes(const struct mat &w, int strip, int lane)
     {

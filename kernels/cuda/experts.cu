@@ -1,8 +1,8 @@
 // experts.cu owns the experts.
 //
-// A few rows: a cluster makes 128 hidden values of a pick from gate and up, at once as inputs of the
-// second product; whose outputs are then added row by row, a row's experts in ascending order, then
-// the shared one. The rows that chose an expert share its codes. Hidden values and outputs lie by pick.
+// A few rows: inputs are made, then few.cuh makes hidden values, at once as inputs of the second product, and
+// outputs, which are added row by row: a row's experts in ascending order, then the shared one. The rows that chose
+// an expert share its codes. Inputs, hidden values and outputs lie by pick.
 //
 // Many rows, experts of mixed types, f32 and f16: picks are sorted by expert and keep that place: place p of the
 // order has its inputs, hidden values and outputs in row p, a row of the window its shared expert's in
@@ -12,8 +12,8 @@
 
 #define THREADS 256
 #define WARPS (THREADS / CUDA_WARP)
-#define NARROW_MOST 64 // rows of a call that the first way takes
-#define INPUTS_FROM 4  // rows whose inputs are made once, not by every block that reads them
+#define LAUNCHES 64 // of products of a call, at most
+#define FEW_OVER 4  // pieces that an item costs beside its own
 
 struct expert_rows {
     struct moe_args a;
@@ -27,7 +27,11 @@ struct expert_rows {
     float *out;            // sums if wide, or outputs [picks + rows][ldo]
     int ldh, ldo;
     size_t zmat;
-    int splits[2], span; // of the inputs of both products; units of inputs in a split of the first
+    int splits[2];   // of the inputs of both products
+    float *sums[2];  // a few rows: of splits, of both products
+    uint32_t *count; // and what their blocks count: zero when they begin
+    size_t counts;
+    uint32_t *ready; // blocks that made inputs; zero between calls
 };
 
 // The pick in place p, or pick p where there is no order, and its expert, -1 for the shared one; false if nothing is there.
@@ -50,7 +54,7 @@ __device__ static bool at_place(const struct expert_rows &e, int p, int *pick, i
 }
 
 // A warp a block of 128 inputs of a place, for gate or up. Bound by bytes.
-__global__ static void expert_inputs(const __grid_constant__ struct expert_rows e)
+__device__ static void some_inputs(const struct expert_rows &e)
 {
     int blocks = e.x.ld / EXL3_BLOCK, lane = (int)threadIdx.x % CUDA_WARP;
     int i = (int)blockIdx.x * WARPS + (int)threadIdx.x / CUDA_WARP, up = (int)blockIdx.y;
@@ -58,7 +62,9 @@ __global__ static void expert_inputs(const __grid_constant__ struct expert_rows 
     const struct mat *w;
     float v[4];
 
-    dependency_wait();
+    for (size_t c = (size_t)blockIdx.x * THREADS + threadIdx.x; !up && c < e.counts;
+         c += (size_t)gridDim.x * THREADS)
+        e.count[c] = 0;
     if (p >= all || !at_place(e, p, &pick, &expert))
         return;
     if (e.wide && p < e.picks && k0 == 0 && !up && lane == 0)
@@ -69,6 +75,16 @@ __global__ static void expert_inputs(const __grid_constant__ struct expert_rows 
         return;
     take_four(e.a.x + (size_t)row * (size_t)e.a.dim, k0 + 4 * lane, e.a.dim, v);
     put_any(e.x, *w, w->suh + k0, e.a.in, up * all + p, k0, v);
+}
+
+__global__ static void expert_inputs(const __grid_constant__ struct expert_rows e)
+{
+    dependency_settle(); // who comes in next may look at the choices
+    dependency_next();
+    some_inputs(e);
+    __syncthreads();
+    if (threadIdx.x == 0 && e.ready)
+        (void)count_up(e.ready, 0);
 }
 
 // A warp a block of 128 hidden values of a place. Bound by bytes.
@@ -132,6 +148,8 @@ __global__ static void expert_outputs(const __grid_constant__ struct expert_rows
     float sum = 0, v[4];
 
     dependency_wait();
+    if (e.ready && t == 0 && blockIdx.x == 0 && row == 0)
+        *e.ready = 0;
     if (t < k) {
         int at = 0;
 
@@ -171,6 +189,11 @@ __global__ static void expert_outputs(const __grid_constant__ struct expert_rows
 
 // ---- launching ----------------------------------------------------------------------------------
 
+static int strips_at_most(int outputs)
+{
+    return (int)blocks_for((size_t)outputs, 64);
+}
+
 // Some rows of the call, with room for them in scratch.
 static char *lay_out(struct expert_rows *e, char *at)
 {
@@ -180,8 +203,17 @@ static char *lay_out(struct expert_rows *e, char *at)
     e->out = (float *)at;
     at += all * (size_t)e->ldo * sizeof(float);
     at = strip_x_place(&e->x, e->exl3, 2 * (int)all, at);
-    if (!e->wide)
-        return at;
+    if (!e->wide) {
+        int ld[2] = { e->ldh, e->ldo };
+
+        for (int i = 0; i < 2; i++) {
+            e->sums[i] = (float *)at;
+            at += (size_t)((2 - i) * e->splits[i]) * all * (size_t)ld[i] * sizeof(float);
+        }
+        e->count = (uint32_t *)at;
+        e->counts = LAUNCHES + all * (size_t)(strips_at_most(ld[0]) + strips_at_most(ld[1]) + 1);
+        return at + mat_round_up(e->counts * sizeof(uint32_t), MAT_ALIGN);
+    }
     e->place = (int32_t *)at;
     at += mat_round_up((size_t)e->picks * sizeof(int32_t), MAT_ALIGN);
     e->order = (struct member *)at;
@@ -194,7 +226,8 @@ static char *lay_out(struct expert_rows *e, char *at)
     return at + 2 * e->zmat * sizeof(float);
 }
 
-// Launches for each kind of weights; those behind the first may run beside it.
+// Launches for each kind of weights, beside each other where rows are few: the shared expert, of which there is one
+// and mostly of more bits, begins.
 static void products(struct queue *q, const struct expert_rows *e, struct strip_launch *p,
                      int outputs, unsigned across)
 {
@@ -208,14 +241,13 @@ static void products(struct queue *q, const struct expert_rows *e, struct strip_
     p->heads = e->heads;
     p->lots = e->lots;
     p->lot = e->lot;
-    p->beside = false;
-    for (uint32_t left = e->a.kinds; left; left &= left - 1) {
-        uint32_t kind = left & -left;
-        unsigned strips = blocks_for((size_t)outputs, kind >= MAT_KIND_EXL3 ? EXL3_BLOCK : 64);
-
-        p->early = (left & (left - 1)) != 0;
-        strip_launch_kind(q, kind, p, e->wide ? dim3(strips, across) : dim3(across, strips));
-        p->beside = true;
+    for (uint32_t left = e->a.kinds, kind; left; left ^= kind) {
+        for (kind = left; kind & (kind - 1);)
+            kind &= kind - 1;
+        p->strips = (int)blocks_for((size_t)outputs, kind >= MAT_KIND_EXL3 ? EXL3_BLOCK : 64);
+        p->early = p->role == STRIP_GATE_UP || left != kind;
+        strip_launch_kind(q, kind, p, dim3((unsigned)p->strips, across));
+        p->taken++;
     }
 }
 
@@ -226,28 +258,41 @@ static dim3 inputs_grid(const struct expert_rows *e)
     return dim3(blocks_for(all * (size_t)(e->x.ld / EXL3_BLOCK), WARPS), 2);
 }
 
-static void few_rows(struct queue *q, const struct expert_rows *e, int each)
+static void few_rows(struct queue *q, const struct expert_rows *e)
 {
     const struct moe_args *a = &e->a;
-    struct strip_launch p = {
-        .role = STRIP_GATE_UP, .splits = e->splits[0], .from = a->x, .each = each, .h = e->h
-    };
+    size_t places = (size_t)(e->picks + a->rows);
+    struct strip_launch p = { .role = STRIP_GATE_UP,
+                              .splits = e->splits[0],
+                              .x = e->x,
+                              .h = e->h,
+                              .taken = e->count,
+                              .made = e->count + LAUNCHES,
+                              .z = e->sums[0],
+                              .zrows = (int)places,
+                              .ldz = e->ldh,
+                              .matrices = 2 };
 
     if (a->inter > 0) {
-        p.span = e->span;
-        if (a->rows >= INPUTS_FROM) {
-            launch(q, expert_inputs, inputs_grid(e), THREADS, 0, *e);
-            p.x = e->x;
-            p.each = STRIP_TOKENS;
-        }
-        products(q, e, &p, a->inter, 2 * (unsigned)p.splits);
+        dim3 grid = inputs_grid(e);
+
+        p.ticket = p.made + places;
+        p.marks = strips_at_most(e->ldh);
+        p.ready = e->ready;
+        p.blocks = grid.x * grid.y;
+        launch(q, expert_inputs, grid, THREADS, 0, *e);
+        products(q, e, &p, a->inter, 1);
+        p.ticket += places * (size_t)p.marks;
+        p.marks = strips_at_most(e->ldo);
         p.role = STRIP_DOWN;
+        p.matrices = 1;
         p.x = e->h;
-        p.each = STRIP_TOKENS;
         p.y = e->out;
         p.ldy = e->ldo;
         p.splits = e->splits[1];
-        products(q, e, &p, a->dim, (unsigned)p.splits);
+        p.z = e->sums[1];
+        p.ldz = e->ldo;
+        products(q, e, &p, a->dim, 1);
     }
     launch(q, expert_outputs, dim3(blocks_for((size_t)a->dim, EXL3_BLOCK), (unsigned)a->rows),
            THREADS, 0, *e, cuda_queue(q)->alarm);
@@ -294,42 +339,53 @@ static void many_rows(struct queue *q, const struct expert_rows *e)
                      s>>>(*e, cuda_queue(q)->alarm);
 }
 
-// Splits of inputs by shape and types of the call and the device alone, as if a row's experts were all that there is.
+// How many items share the inputs of each of `strips` strips, by the shape of the call and the device alone, as if a
+// row's experts were all that there is: the number for which the items of a place, and half of one that others wait
+// for in the end, take least.
+static int few_splits(const struct queue *q, int strips, int pieces)
+{
+    const struct cuda_device *d = (const struct cuda_device *)q->dev;
+    int places = d->sms * 3 * STRIP_WARPS / FEW_WARPS, best = 1, least = 1 << 30;
+
+    for (int n = 1; n <= FEW_SPLITS; n++) {
+        int each = (pieces + n * FEW_WARPS - 1) / (n * FEW_WARPS) + FEW_OVER;
+        int cost = (2 * strips * n * 16 / places + 16) * each;
+
+        if (cost < least) {
+            least = cost;
+            best = n;
+        }
+    }
+    return best;
+}
+
 static void cut_inputs(const struct queue *q, struct expert_rows *e)
 {
     const struct moe_args *a = &e->a;
-    struct mat w = { .dtype = DTYPE_EXL3, .cols = a->dim }, by_unit = w, plain = w;
-    int experts = a->k + (a->s1 != NULL), wide = a->kinds >= MAT_KIND_EXL3 ? EXL3_BLOCK : 64;
-    int places = a->kinds & 1u << DTYPE_BF16 ? STRIP_PLACES_PLAIN : STRIP_PLACES;
+    struct mat up = { .dtype = DTYPE_EXL3, .cols = a->dim };
+    struct mat down = { .dtype = DTYPE_EXL3, .cols = a->inter };
+    int experts = a->k + (a->s1 != NULL);
+    // Strips of FP8 and FP4 are half as wide as those of EXL3 and take as long, those of bf16 take half.
+    int wide = a->kinds & 1u << DTYPE_BF16 ? 64 : EXL3_BLOCK;
 
-    e->splits[0] = strip_splits(q, 2 * e->ldh / wide * experts, strip_pieces(w), places);
-    if (e->splits[0] > STRIP_SPLITS / 2)
-        e->splits[0] = STRIP_SPLITS / 2;
-    by_unit.q.bits2 = 3;     // codes that come by the unit
-    plain.dtype = DTYPE_FP8; // rows that end inside a block, so that splits begin elsewhere
-    for (const struct mat *m : { &w, &by_unit, &plain }) {
-        int span = narrow_span(*m, e->splits[0]);
-
-        e->span = span > e->span ? span : e->span;
-    }
-    w = (struct mat){ .dtype = DTYPE_EXL3, .cols = a->inter };
-    e->splits[1] = strip_splits(q, e->ldo / wide * experts, strip_pieces(w), places);
+    e->splits[0] = few_splits(q, 2 * e->ldh / wide * experts, strip_pieces(up));
+    e->splits[1] = few_splits(q, e->ldo / wide * experts, strip_pieces(down));
 }
 
 void strip_moe(struct queue *q, const struct moe_args *a)
 {
     struct expert_rows e = { .a = *a };
     size_t room = cuda_queue(q)->scratch_bytes, one;
-    int most, each;
+    int most;
 
     e.x.ld = e.ldo = (int)mat_round_up((size_t)a->dim, EXL3_BLOCK);
     e.h.ld = e.ldh = (int)mat_round_up((size_t)a->inter, EXL3_BLOCK);
     e.exl3 = a->kinds % MAT_KIND_EXL3 == 0;
     cut_inputs(q, &e);
-    each = (int)((NARROW_SHARED - narrow_sums(STRIP_TOKENS)) / narrow_row(e.span, e.exl3));
-    each = each < STRIP_TOKENS ? each : STRIP_TOKENS;
-    e.wide = a->rows > NARROW_MOST || a->mixed || each < 1 || a->kinds & EXPERT_KINDS_LONG;
+    e.wide = a->rows > FEW_MOST || a->rows * a->k > FEW_PICKS || a->mixed ||
+             a->kinds & EXPERT_KINDS_LONG;
     e.many = e.exl3 && (size_t)a->rows * (size_t)a->k > (size_t)a->experts * 32;
+    e.ready = e.wide ? NULL : cuda_queue(q)->tickets;
     e.lot = wide_rows(a->kinds, e.many);
     e.picks = a->k;
     e.a.rows = 1;
@@ -354,7 +410,7 @@ void strip_moe(struct queue *q, const struct moe_args *a)
         if (e.wide)
             many_rows(q, &e);
         else
-            few_rows(q, &e, each);
+            few_rows(q, &e);
     }
     queue_note(q, "moe");
 }

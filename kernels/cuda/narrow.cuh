@@ -18,12 +18,10 @@
 struct narrow_job {
     const struct mat *w; // NULL: nothing to do
     int strip, split, n; // n: rows
-    int first;           // dense: row of the call
-    int pick;       // experts: of member `lane`, picks + row for the shared expert; -1 behind them
-    int expert;     // -1: the shared one
-    int begin, end; // outputs that are wanted
-    int x;          // prepared inputs: where those of row 0, or of pick 0, begin
-    const float *from; // else: values of row 0
+    int first;           // row of the call
+    int begin, end;      // outputs that are wanted
+    int x;               // prepared inputs: where those of row 0 begin
+    const float *from;   // else: values of row 0
     const uint16_t *suh;
 };
 
@@ -132,94 +130,13 @@ __device__ static inline void narrow_dense(const struct strip_launch &p, int row
                            mat_round_up((size_t)p.w.cols, EXL3_BLOCK);
 }
 
-// The rows of the expert of pick y, if a lot of `each` of them begins there: their number, and the
-// pick of number `lane` in *pick. Whole warps.
-__device__ static inline int expert_members(const struct moe_args &a, int picks, int each, int y,
-                                            int *pick)
-{
-    int lane = (int)threadIdx.x % CUDA_WARP, e = a.id[y], before = 0, n = 0;
-
-    *pick = -1;
-    for (int base = 0; base < picks && n < each; base += CUDA_WARP) {
-        int i = base + lane;
-        unsigned set = __ballot_sync(FULL_MASK, i < picks && a.id[i] == e);
-        unsigned low = base + CUDA_WARP <= y ? FULL_MASK : base > y ? 0 : (1u << (y - base)) - 1;
-
-        before += __popc(set & low);
-        for (set &= ~low; set && n < each; set &= set - 1) {
-            if (lane == n)
-                *pick = base + __ffs((int)set) - 1;
-            n++;
-        }
-    }
-    return before % each == 0 ? n : 0;
-}
-
-// A matrix of an expert, by role; -1 is the shared one.
-__device__ static inline const struct mat *expert_mat(const struct strip_launch &p, int expert,
-                                                      bool up)
-{
-    const struct moe_args &a = p.a;
-
-    if (expert < 0)
-        return p.role == STRIP_DOWN ? a.s2 : up ? a.s3 : a.s1;
-    return (p.role == STRIP_DOWN ? a.w2 : up ? a.w3 : a.w1) + expert;
-}
-
-__device__ static inline void narrow_expert(const struct strip_launch &p, uint32_t kind,
-                                            struct narrow_job *j)
-{
-    const struct moe_args &a = p.a;
-    int y = (int)blockIdx.z, lane = (int)threadIdx.x % CUDA_WARP, up = 0;
-    const struct mat *w;
-
-    j->w = NULL;
-    j->split = (int)blockIdx.x;
-    j->strip = (int)blockIdx.y;
-    if (p.role == STRIP_GATE_UP) {
-        up = j->split / p.splits;
-        j->split %= p.splits;
-    }
-    j->expert = y < p.picks ? a.id[y] : -1;
-    if (y < p.picks && !expert_is_here(a, j->expert))
-        return;
-    w = expert_mat(p, j->expert, up);
-    if (mat_kind(w) != kind || j->strip * strip_outputs(*w) >= w->rows)
-        return;
-    if (p.role == STRIP_GATE_UP && j->expert < 0 && mats_mixed(a.s1, a.s3, a.s2))
-        return;
-    if (p.role == STRIP_GATE_UP && j->expert >= 0 &&
-        mats_mixed(a.w1 + j->expert, a.w3 + j->expert, a.w2 + j->expert))
-        return;
-    if (y < p.picks) {
-        j->n = expert_members(a, p.picks, p.each, y, &j->pick);
-        if (j->n == 0)
-            return;
-    } else {
-        int row = (y - p.picks) * p.each;
-
-        j->n = p.rows - row < p.each ? p.rows - row : p.each;
-        j->pick = lane < j->n ? p.picks + row + lane : -1;
-    }
-    j->w = w;
-    j->x = up ? p.picks + p.rows : 0;
-    j->suh = w->suh;
-    j->begin = 0;
-    j->end = w->rows;
-}
-
 // ---- inputs ---------------------------------------------------------------------------------
 
 // The row of the call whose inputs row i of the job has.
 __device__ static inline const float *narrow_from(const struct strip_launch &p,
                                                   const struct narrow_job &j, int i)
 {
-    int pick;
-
-    if (p.role == STRIP_DENSE)
-        return j.from + (size_t)i * (size_t)p.groups * (size_t)p.w.cols;
-    pick = __shfl_sync(FULL_MASK, j.pick, i);
-    return p.from + (size_t)(pick < p.picks ? pick / p.a.k : pick - p.picks) * (size_t)p.a.dim;
+    return j.from + (size_t)i * (size_t)p.groups * (size_t)p.w.cols;
 }
 
 // What the block needs of the rotations, brought near.
@@ -347,40 +264,16 @@ __device__ static inline void narrow_give(const struct strip_launch &p, const st
 
     for (int i = (int)threadIdx.x / CUDA_WARP * peers + (int)blockIdx.x; i < j.n;
          i += STRIP_WARPS * peers) {
-        int pick = p.role == STRIP_DENSE ? 0 : __shfl_sync(FULL_MASK, j.pick, i);
         float v[4];
 
         narrow_take(sums, i, 0, p.splits, wide, v);
-        if (p.role == STRIP_GATE_UP) { // in blocks of gate and of up
-            const struct mat *w1 = expert_mat(p, j.expert, false);
-            const struct mat *w3 = expert_mat(p, j.expert, true);
-            const struct mat *w2 = j.expert < 0 ? p.a.s2 : p.a.w2 + j.expert;
-            float up[4], weight = j.expert < 0 ? 1 : p.a.weight[pick];
-
-            finish_outputs<ROTATED>(*w1, n0, wide, v);
-            narrow_take(sums, i, p.splits, p.splits, wide, up);
-            finish_outputs<ROTATED>(*w3, n0, wide, up);
-#pragma unroll
-            for (int k = 0; k < 4; k++)
-                v[k] = n0 + 4 * lane + k < w1->rows
-                           ? swiglu(rounded(v[k], p.round), rounded(up[k], p.round), weight,
-                                    p.a.limit, p.round)
-                           : 0;
-            put_inputs<ROTATED>(p.h, *w2, w2->suh + n0, p.in, pick, n0, wide, v);
-            continue;
-        }
         finish_outputs<ROTATED>(*j.w, n0, wide, v);
 #pragma unroll
         for (int k = 0; k < 4; k++) {
             int n = n0 + 4 * lane + k;
 
-            if (4 * lane < wide && n >= j.begin && n < j.end) {
-                if (p.role == STRIP_DENSE)
-                    p.y[(size_t)(j.first + i) * (size_t)p.w.rows + (size_t)n] =
-                        rounded(v[k], p.round);
-                else
-                    p.y[(size_t)pick * (size_t)p.ldy + (size_t)n] = v[k];
-            }
+            if (4 * lane < wide && n >= j.begin && n < j.end)
+                p.y[(size_t)(j.first + i) * (size_t)p.w.rows + (size_t)n] = rounded(v[k], p.round);
         }
     }
 }
@@ -535,18 +428,9 @@ __global__ static void __launch_bounds__(STRIP_THREADS, narrow_blocks<C, NT>())
     int pieces, low, high, at, end;
     typename C::piece now;
 
-    if (p.role == STRIP_DENSE) {
-        narrow_dense(p, ROWS, &j);
-    } else {
-        if (!p.beside)
-            dependency_settle();
-        if (p.early)
-            dependency_next();
-        narrow_expert(p, C::KIND, &j);
-    }
-    if (!j.w) { // all blocks of a cluster; some wait, so that this kernel ends behind the one beside it
-        if (!p.beside || (blockIdx.y == 0 && blockIdx.z == gridDim.z - 1))
-            dependency_settle();
+    narrow_dense(p, ROWS, &j);
+    if (!j.w) { // all blocks of a cluster
+        dependency_settle();
         return;
     }
     C codes(*j.w, j.strip, lane);
@@ -562,8 +446,7 @@ __global__ static void __launch_bounds__(STRIP_THREADS, narrow_blocks<C, NT>())
     narrow_ahead(p, j, low, high);
     for (int i = 1; i < NARROW_AHEAD; i++)
         narrow_near(codes, at + i, end);
-    if (p.role == STRIP_DENSE)
-        dependency_settle();
+    dependency_settle();
     if (!p.x.data) {
         own.ld = p.span * STRIP_UNIT + NARROW_PAD;
         own.data = (uint16_t *)part;
@@ -579,7 +462,7 @@ __global__ static void __launch_bounds__(STRIP_THREADS, narrow_blocks<C, NT>())
 
         x.live[r] = i < j.n;
         i = x.live[r] ? i : 0;
-        row = !p.x.data ? i : j.x + (p.role == STRIP_DENSE ? i : __shfl_sync(FULL_MASK, j.pick, i));
+        row = !p.x.data ? i : j.x + i;
         x.x[r] = own.data + (size_t)row * (size_t)own.ld + lane % 4 * 16;
         x.count[r] = own.count + (size_t)row * (size_t)(own.ld / STRIP_UNIT);
         if (!p.x.data) {
@@ -600,8 +483,6 @@ __global__ static void __launch_bounds__(STRIP_THREADS, narrow_blocks<C, NT>())
         __syncthreads();
     }
     narrow_give<C::F16>(p, j, sums);
-    if (p.role != STRIP_DENSE && p.beside)
-        dependency_settle();
 }
 
 // narrow_bytes - of shared memory for a block of strip_rows<C, NT> that takes n rows.

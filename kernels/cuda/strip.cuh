@@ -22,13 +22,17 @@
 
 #define STRIP_WARPS 8
 #define STRIP_THREADS (STRIP_WARPS * CUDA_WARP)
-#define STRIP_UNIT 64  // inputs
-#define STRIP_TOKENS 8 // rows of an instruction
-#define STRIP_PLANES 3 // of inputs that are not rotated
+#define STRIP_UNIT 64            // inputs
+#define STRIP_TOKENS 8           // rows of an instruction
+#define STRIP_PLANES 3           // of inputs that are not rotated
 #define NARROW_SHARED (48 << 10) // bytes a block gets without asking, and all that few rows take
-#define STRIP_SPLITS 8 // blocks of a cluster, at most
-#define STRIP_PLACES 3 // blocks whose registers a multiprocessor has room for
-#define STRIP_PLACES_PLAIN 2 // the same for bf16 weights
+#define STRIP_SPLITS 8           // blocks of a cluster, at most
+#define STRIP_PLACES 3           // blocks whose registers a multiprocessor has room for
+#define STRIP_PLACES_PLAIN 2     // the same for bf16 weights
+#define FEW_WARPS 4              // of a block of few.cuh: parts of a split of experts
+#define FEW_SPLITS 16            // of experts, at most
+#define FEW_PICKS 384            // of a call that few.cuh takes
+#define FEW_MOST 64              // and its rows
 
 // Rows of inputs, [planes][rows][ld], and [rows][ld / STRIP_UNIT] counts of planes.
 struct strip_x {
@@ -42,17 +46,16 @@ enum strip_role { STRIP_DENSE, STRIP_GATE_UP, STRIP_DOWN };
 
 // What the blocks of a launch work on.
 //   dense    grid (splits, parts of all groups, lots of rows)
-//   experts  grid (splits of one or two matrices, strips, picks and lots of the shared expert's rows)
+//   experts  as few.cuh says, or
 //   wide     grid (strips or parts, matrices, ...): it adds splits up itself
 struct strip_launch {
     enum strip_role role;
-    bool beside,
-        early; // of experts: the launch before, or behind, is of other weights for the same rows
+    bool early; // of experts: the launch behind is let in at once
     int splits, rows;
     struct strip_x x; // inputs; data NULL: blocks make their own from `from`
     const float *from;
     int ldfrom; // experts of many rows: values of a row of `from`
-    int span; // units of inputs that a block makes at most
+    int span;   // units of inputs that a block makes at most
     enum codec in;
     enum round round;
     float *y;
@@ -61,19 +64,22 @@ struct strip_launch {
     int groups, parts, local, cut; // outputs of a group are `local`, `cut` share their inputs
     // experts
     struct moe_args a;
-    int picks, each;  // rows of an expert that a block takes
+    int picks, strips, marks; // strips of the widest, and how many a ticket's place has room for
     struct strip_x h; // hidden values as inputs, row by pick and then by row of the shared expert
     int ldy;
+    uint32_t over[3];                // what dividing by splits, strips and parts multiplies by
+    uint32_t *taken, *ticket, *made; // items; splits of [places][marks]; strips of h of [places]
+    uint32_t *ready, blocks;         // blocks of the inputs that are made, and that there are
     // wide
     bool wide, many; // many: rows to each expert, or in all
-    float *z;        // [matrices][zrows][ldz] sums
+    float *z;        // sums: [matrices][zrows][ldz]; for a few rows [matrices][splits][zrows][ldz]
     size_t zmat;
     int zrows, ldz;
     const struct member *order;      // as expert_sort leaves it
     const int32_t *heads;            // the same: their number, and where a block's rows begin
     int lots, lot;                   // heads at most, of `lot` rows
     const struct mat *we[2], *ws[2]; // matrices of routed experts and of the shared one
-    int matrices;                    // each matrix has inputs of its own
+    int matrices;                    // 2: gate and up
 };
 
 // A matrix of outputs that lie together; which strip, which rows of x and z. Of wide.cuh.

@@ -5,7 +5,7 @@
 #ifndef TANDEM_KERNELS_CUDA_WIDE_CUH
 #define TANDEM_KERNELS_CUDA_WIDE_CUH
 
-#include "kernels/cuda/narrow.cuh"
+#include "kernels/cuda/few.cuh"
 
 #define WIDE_TILES 4         // of a warp
 #define WIDE_STEPS 4         // k-steps of a unit
@@ -163,7 +163,9 @@ __global__ static void __launch_bounds__(STRIP_THREADS, NT == 1 ? 2 : 1)
         return;
     units = strip_units(j.w);
     pieces = units * EACH;
-    parts = p.splits * STRIP_WARPS;
+    int warps = p.role == STRIP_DENSE ? STRIP_WARPS : FEW_WARPS; // parts of a split
+
+    parts = p.splits * warps;
     until = part_first(pieces, 1, parts);
     if (!C::F16)
         planes = wide_planes<ROWS>(p, j);
@@ -192,9 +194,9 @@ __global__ static void __launch_bounds__(STRIP_THREADS, NT == 1 ? 2 : 1)
     };
     auto end_parts = [&](int piece) { // those that end before this one
         while (done < parts && until <= piece) {
-            wide_add(split, part, done % STRIP_WARPS == 0);
-            if (++done % STRIP_WARPS == 0)
-                wide_add(all, split, done == STRIP_WARPS);
+            wide_add(split, part, done % warps == 0);
+            if (++done % warps == 0)
+                wide_add(all, split, done == warps);
             until = part_first(pieces, done + 1, parts);
         }
     };
@@ -307,9 +309,7 @@ template <class C> static void strip_go(struct queue *q, const struct strip_laun
     if (p->wide) {
         wide_go<C, 1>(q, p, grid);
     } else if (p->role != STRIP_DENSE) { // an expert has few of the rows
-        grid.z = (unsigned)p->picks + (p->a.s1 ? blocks_for((size_t)p->rows, p->each) : 0);
-        launch_cluster(q, strip_rows<C, 1>, grid.x, grid, STRIP_THREADS,
-                       narrow_bytes<C, 1>(p, p->each), *p);
+        few_go<C>(q, *p);
     } else if (p->rows <= STRIP_TOKENS) {
         grid.z = 1;
         launch_cluster(q, strip_rows<C, 1>, grid.x, grid, STRIP_THREADS,

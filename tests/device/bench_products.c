@@ -205,23 +205,30 @@ static void dense(struct product_bench *p)
         }
 }
 
+#define MUL1(b2)                                                                                   \
+    {                                                                                              \
+        .dtype = DTYPE_EXL3, .q = { 1, CODEBOOK_MUL1, b2, .slices = 1 }                            \
+    }
+/* Half of the width is a rank's of two. */
 static const struct {
     const char *name;
+    int inter;
     struct mat routed, shared;
 } mixtures[] = {
-    { "experts 3 bits and shared 5",
-      { .dtype = DTYPE_EXL3, .q = { 1, CODEBOOK_MUL1, 6, .slices = 1 } },
-      { .dtype = DTYPE_EXL3, .q = { 1, CODEBOOK_MUL1, 10, .slices = 1 } } },
+    { "experts 3 bits and shared 5", 1152, MUL1(6), MUL1(10) },
+    { "experts 3 bits and 5, whole", 2304, MUL1(6), MUL1(10) },
     { "experts mxfp4 and shared fp8",
+      1152,
       { .dtype = DTYPE_MXFP4, .q = { .layout = 1 } },
       { .dtype = DTYPE_FP8, .q = { 1, .block = 32, .e8m0 = 1 } } },
-    { "experts bf16", { .dtype = DTYPE_BF16 }, { .dtype = DTYPE_BF16 } },
+    { "experts bf16", 1152, { .dtype = DTYPE_BF16 }, { .dtype = DTYPE_BF16 } },
 };
+#undef MUL1
 
-/* EXPERTS experts and a shared one, half of the width; rows choose evenly. */
+/* EXPERTS experts and a shared one; rows choose evenly. */
 static void experts(struct product_bench *p, int which)
 {
-    static const int rows[] = { 1, 2, 4, 8, 16, 512 };
+    static const int rows[] = { 1, 2, 3, 4, 8, 16, 512 };
     size_t mats = 3 * EXPERTS + 3, bytes[3] = { 0 }, n = 8 * 4096 * CHOICES;
     struct mat *m = calloc(mats, sizeof(*m)), *d = room(p, mats * sizeof(*m));
     int32_t *id = calloc(n, sizeof(*id));
@@ -232,8 +239,8 @@ static void experts(struct product_bench *p, int which)
         struct mat_parts parts;
 
         m[i] = i < 3 * EXPERTS ? mixtures[which].routed : mixtures[which].shared;
-        m[i].rows = down ? 5120 : 1152;
-        m[i].cols = down ? 1152 : 5120;
+        m[i].rows = down ? 5120 : mixtures[which].inter;
+        m[i].cols = down ? mixtures[which].inter : 5120;
         mat_parts(&m[i], &parts);
         mat_place(&m[i], cold(p, parts.total));
         bytes[i < 3 * EXPERTS ? down : 2] += parts.total;
@@ -259,7 +266,7 @@ static void experts(struct product_bench *p, int which)
                                 .experts = EXPERTS,
                                 .k = CHOICES,
                                 .dim = 5120,
-                                .inter = 1152,
+                                .inter = mixtures[which].inter,
                                 .kinds = mat_kind(&m[0]) | mat_kind(&m[mats - 1]),
                                 .limit = 10,
                                 .round = ROUND_BF16 };
@@ -274,7 +281,7 @@ static void experts(struct product_bench *p, int which)
         p->rows = rows[r];
         say(p, mixtures[which].name, time_of(p, call_moe, rows[r] > 16 ? 2 : 16),
             (bytes[0] + bytes[1]) / EXPERTS * distinct + bytes[2],
-            6.0 * rows[r] * (CHOICES + 1) * 5120 * 1152);
+            6.0 * rows[r] * (CHOICES + 1) * 5120 * mixtures[which].inter);
     }
     free(m);
     free(id);

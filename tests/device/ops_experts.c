@@ -222,7 +222,8 @@ static void fill_choices(struct lab *l, const struct expert_shape *s, int32_t *i
 }
 
 enum { F32, F16, BF16, FP8_32, FP8_128, FP8_F32, FP8_ONE, MXFP4, NVFP4, NVFP4_BY };
-enum { MCG_3 = 20, MUL1_1 = 26, MUL1_15, MUL1_2, MUL1_3 = 30, MUL1_4 = 32, MUL1_5 = QMATS_EXL3 };
+enum { MCG_3 = 20, MUL1_1 = 26, MUL1_15, MUL1_2, MUL1_25, MUL1_3, MUL1_35, MUL1_4, MUL1_5 = QMATS_EXL3 };
+enum { MUL1_6 = MUL1_5 + 1, MUL1_7, MUL1_8 };
 
 static void make_moe(struct lab *l, const struct expert_shape *s, struct trial *t)
 {
@@ -270,6 +271,9 @@ static void moe(struct lab *l)
         { 9, 4, 288, 160, 0, NVFP4, NVFP4, ROUND_NONE, 16, 4, 32 },
         { 4, 4, 160, 64, 64, NVFP4_BY, FP8_F32, ROUND_NONE, 19, 1, 32 },
         { 4, 2, 512, 384, 256, FP8_128, MUL1_5, ROUND_NONE, 16, 2, 128 },
+        { 4, 2, 256, 256, 128, MUL1_25, MUL1_35, ROUND_NONE, 16, 2, 128 },
+        { 4, 2, 640, 256, 128, MUL1_6, MUL1_7, ROUND_NONE, 16, 1, 128 },
+        { 4, 2, 256, 128, 256, MUL1_8, MUL1_4, ROUND_BF16, 16, 4, 128 },
         { 4, 2, 256, 256, 128, MUL1_3, MUL1_5, ROUND_NONE, 16, 2, 128, CODEC_F32, MUL1_4 },
         { 4, 2, 256, 256, 128, MXFP4, MUL1_5, ROUND_NONE, 16, 2, 128, CODEC_F32, MUL1_3 },
         { 7, 3, 129, 37, 50, BF16, BF16, ROUND_NONE, 19, 2, 1 },
