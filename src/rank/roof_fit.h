@@ -3,7 +3,7 @@
  *   each op alone    us = step + row (rows - 1) + decoded weights / rate, by least squares over its calls: a rate
  *                    of products and one of experts, steps of each kind of op
  *   whole windows    what is left of the steps where launches overlap: one share of all steps, from the window
- *                    of one row, and one of all that a row adds, from the others
+ *                    of one row, and one of all that a row adds, from the others, as is how much faster experts are
  *   draft pass       what it takes beyond them
  */
 #ifndef TANDEM_RANK_ROOF_FIT_H
