@@ -1,29 +1,74 @@
 // sheet.cu owns the dense product of coded weights for many rows: a sheet of operands is decoded once, in
-// memory, and multiplied tile by tile: a block takes 128 outputs, up to 128 rows and all inputs, of
-// which the next units are on their way to shared memory while those at hand are multiplied. A row's sum
-// is made as in strip.cuh, part after part.
+// memory, rows are laid out as tiles, and both are multiplied tile by tile: a block takes 128 outputs, up to 128
+// rows and all inputs, a warp brings the next tiles while eight multiply those at hand. A row's sum is made as
+// in strip.cuh, part after part.
 #include "kernels/cuda/codes.cuh"
+#include "kernels/cuda/group.cuh"
 #include "kernels/cuda/rows.cuh"
 #include "kernels/cuda/sheet.cuh"
 
 #define THREADS 256
 #define WARPS (THREADS / CUDA_WARP)
 #define BLOCK_TILES 8                                     // of a block's outputs
-#define ACROSS 2                                          // warps along them
-#define DOWN (WARPS / ACROSS)                             // and along the rows
-#define SHARE (BLOCK_TILES / ACROSS)                      // tiles of a warp
 #define UNIT_STEPS 4                                      // k-steps of a unit
-#define UNIT_CODES (UNIT_STEPS * BLOCK_TILES * CUDA_WARP) // 16-byte operands of a unit
-#define UNIT_ROW 8                                        // 16-byte pieces of a row's unit
-#define ROOM (96 << 10)                                   // shared memory of a block
+#define UNIT_CODES (UNIT_STEPS * BLOCK_TILES * CUDA_WARP) // 16-byte pieces of a unit's operands
+#define CODES_BYTES (UNIT_CODES * 16)
+#define STAGES_MAX 8             // units that are on their way
+#define HEAD 128                 // bytes of shared memory in front of them: two barriers for each
+#define BAND 8                   // blocks along the rows that run at the same time
 #define SUMS_LD (EXL3_BLOCK + 4) // values of a row of sums: rows begin in other banks
 
-// What the launches work on: strip_launch, with inputs made; outputs 128 * (block0 + block).
+// What the launches work on: strip_launch, with inputs as tiles; outputs 128 * (block0 + block).
 struct sheet {
     struct strip_launch p;
-    uint4 *codes; // [blocks][units][UNIT_STEPS][BLOCK_TILES][lanes]
-    int block0, units;
+    uint4 *codes; // [blocks][units] tiles of 128 outputs
+    int block0, blocks, units;
+    int groups;             // of 8 rows that have the same inputs of w
+    int room, across, down; // shared memory for units; blocks along the outputs and the rows
 };
+
+// ---- inputs -------------------------------------------------------------------------------------
+
+// A block 8 rows of 128 inputs, a warp a row of them, as the outputs that share them want it. Bound by bytes.
+__global__ static void sheet_take(const __grid_constant__ struct sheet s)
+{
+    __shared__ __align__(16) uint16_t held[STRIP_PLANES * WARPS * EXL3_BLOCK];
+    __shared__ uint8_t count[WARPS * 2];
+    const struct strip_launch &p = s.p;
+    int t = (int)threadIdx.x, lane = t % CUDA_WARP, warp = t / CUDA_WARP,
+        units = p.x.ld / STRIP_UNIT;
+    int k0 = (int)blockIdx.x * EXL3_BLOCK, variant = (int)blockIdx.z,
+        row = (int)blockIdx.y * WARPS + warp;
+    int slices = p.w.q.slices ? p.w.q.slices : 1, slice = variant * p.cut / (p.w.rows / slices);
+    int at = variant * s.groups + (int)blockIdx.y,
+        planes = p.w.dtype == DTYPE_EXL3 ? 1 : STRIP_PLANES;
+    const float *from =
+        p.from +
+        ((size_t)row * (size_t)p.groups + (size_t)(variant * p.cut / p.local)) * (size_t)p.w.cols;
+    struct strip_x x = { held, count, WARPS * EXL3_BLOCK, EXL3_BLOCK };
+    float v[4] = { 0, 0, 0, 0 };
+
+    dependency_wait();
+    if (row < p.rows)
+        take_four(from, k0 + 4 * lane, p.w.cols, v);
+    put_any(x, p.w, p.w.suh + (size_t)slice * (size_t)p.x.ld + k0, p.in, warp, 0, v);
+    __syncthreads();
+    if (planes > 1 && t < 2 * WARPS)
+        p.x.count[(size_t)(at * WARPS + t / 2) * (size_t)units +
+                  (size_t)(k0 / STRIP_UNIT + t % 2)] = count[t];
+    for (int i = t; i < planes * 2 * GROUP_ROWS * 8; i += THREADS) {
+        int r = i % 8, piece = i / 8 % 8, unit = i / 64 % 2, plane = i / 128;
+        const uint32_t *h = (const uint32_t *)(held + plane * WARPS * EXL3_BLOCK + r * EXL3_BLOCK +
+                                               unit * STRIP_UNIT + piece / 2 * 4 + piece % 2 * 2);
+        uint4 v = make_uint4(h[0], h[8], h[16], h[24]); // 16 values of the unit for each quarter
+
+        *(uint4 *)(p.x.data + (size_t)plane * p.x.plane +
+                   ((size_t)(k0 / STRIP_UNIT + unit) * (p.x.plane / (size_t)p.x.ld / GROUP_ROWS) +
+                    (size_t)at) *
+                       GROUP_VALUES +
+                   (size_t)(piece * 64 + r * 8)) = v;
+    }
+}
 
 // A block a unit of 128 outputs: warps take pairs of tiles of its pieces. Bound by bytes.
 template <class C> __global__ static void sheet_codes(const __grid_constant__ struct sheet s)
@@ -33,7 +78,9 @@ template <class C> __global__ static void sheet_codes(const __grid_constant__ st
     int lane = (int)threadIdx.x % CUDA_WARP, warp = (int)threadIdx.x / CUDA_WARP;
     int unit = (int)blockIdx.x, pair = warp % PAIRS, piece = warp / PAIRS % EACH;
     int half = warp / PAIRS / EACH, strip = (s.block0 + (int)blockIdx.y) * STRIPS + half;
-    uint4 *to = s.codes + ((size_t)blockIdx.y * (size_t)s.units + (size_t)unit) * UNIT_CODES + lane;
+    uint32_t *to =
+        (uint32_t *)(s.codes + ((size_t)blockIdx.y * (size_t)s.units + (size_t)unit) * UNIT_CODES) +
+        lane;
     typename C::piece now;
 
     if (half >= STRIPS)
@@ -57,180 +104,267 @@ template <class C> __global__ static void sheet_codes(const __grid_constant__ st
                 codes.template operands<0>(now, step, t, a);
 #pragma unroll
             for (int k = 0; k < 2; k++)
-                to[((piece * C::STEPS + step) * BLOCK_TILES + half * C::TILES + t + k) *
-                   CUDA_WARP] = make_uint4(a[k][0], a[k][1], a[k][2], a[k][3]);
+#pragma unroll
+                for (int i = 0; i < 4; i++) // i % 2: the lower 8 outputs, i / 2: inputs from 8 on
+                    to[((half * C::TILES + t + k) * 2 + i % 2) * (GROUP_BYTES / 4) +
+                       ((piece * C::STEPS + step) * 2 + i / 2) * (GROUP_PIECE / 4)] = a[k][i];
         }
 }
 
 // ---- the product ----------------------------------------------------------------------------
 
-template <int NT> struct sheet_sums {
-    float v[SHARE][NT][4];
-};
-
-template <int NT>
-__device__ static inline void sheet_add(struct sheet_sums<NT> &to, struct sheet_sums<NT> &from,
-                                        bool first)
+// Planes that some row of the block needs.
+__device__ static inline int sheet_planes(const struct sheet &s, int group, int groups)
 {
-#pragma unroll
-    for (int t = 0; t < SHARE; t++)
-#pragma unroll
-        for (int r = 0; r < NT; r++)
-#pragma unroll
-            for (int c = 0; c < 4; c++) {
-                to.v[t][r][c] = first ? from.v[t][r][c] : to.v[t][r][c] + from.v[t][r][c];
-                from.v[t][r][c] = 0;
-            }
+    int units = s.p.x.ld / STRIP_UNIT, n = groups * GROUP_ROWS * units / 16;
+    const uint4 *from = (const uint4 *)(s.p.x.count + (size_t)group * GROUP_ROWS * (size_t)units);
+    uint32_t two = 0, three = 0;
+
+    for (int i = (int)threadIdx.x; i < n; i += THREADS) {
+        uint4 v = from[i];
+
+        two |= v.x | v.y | v.z | v.w;
+        three |= (v.x & v.x >> 1) | (v.y & v.y >> 1) | (v.z & v.z >> 1) | (v.w & v.w >> 1);
+    }
+    return __syncthreads_or(three & 0x01010101u) ? 3 : __syncthreads_or(two & 0x02020202u) ? 2 : 1;
 }
 
-// Planes that some row of the block needs.
-template <int ROWS>
-__device__ static inline int sheet_planes(const struct strip_launch &p, int x0, int first)
+// The groups of four warps take turns at the matrix unit: one adds up while the other multiplies.
+__device__ static inline void turn_take(int second)
 {
-    int units = p.x.ld / STRIP_UNIT, most = 1;
+#if GROUP_ASYNC
+    asm volatile("bar.sync %0, 256;" ::"r"(1 + second) : "memory");
+#endif
+}
 
-    for (int i = (int)threadIdx.x; i < ROWS * units; i += THREADS) {
-        int row = first + i / units;
-        int c =
-            row < p.rows ? p.x.count[(size_t)(x0 + row) * (size_t)units + (size_t)(i % units)] : 1;
+__device__ static inline void turn_pass(int second)
+{
+#if GROUP_ASYNC
+    asm volatile("bar.arrive %0, 256;" ::"r"(2 - second) : "memory");
+#endif
+}
 
-        most = c > most ? c : most;
+// Where a block is: bands of rows, so that those that run at the same time share outputs and rows.
+__device__ static inline void sheet_where(const struct sheet &s, int *across, int *down)
+{
+    int i = (int)blockIdx.x, band = i / (s.across * BAND) * BAND;
+    int high = s.down - band < BAND ? s.down - band : BAND;
+
+    i -= band * s.across;
+    *across = i / high;
+    *down = band + i % high;
+}
+
+// A unit's tiles on their way to shared memory, by one thread.
+__device__ static inline void sheet_bring(const struct sheet &s, unsigned char *to, uint64_t *full,
+                                          int unit, int across, int group, int groups, int planes,
+                                          int rows)
+{
+    size_t all = s.p.x.plane / (size_t)s.p.x.ld / GROUP_ROWS; // groups
+
+    ring_expect(full, CODES_BYTES + planes * groups * GROUP_BYTES);
+    ring_bring(to, s.codes + ((size_t)across * (size_t)s.units + (size_t)unit) * UNIT_CODES,
+               CODES_BYTES, full);
+    to += CODES_BYTES;
+    for (int i = 0; i < planes; i++, to += rows * STRIP_UNIT * 2)
+        ring_bring(to,
+                   s.p.x.data + (size_t)i * s.p.x.plane +
+                       ((size_t)unit * all + (size_t)group) * GROUP_VALUES,
+                   groups * GROUP_BYTES, full);
+}
+
+// The sums of a warp: of a part, of a split, of all; -0 and a sum are that sum.
+template <int N> struct sheet_sums {
+    group_sums<N> part, split, all;
+    int pieces, halves, parts, done, until; // the part ends before this half of a unit
+    bool more;                              // it has begun
+
+    __device__ void begin(const struct strip_launch &p)
+    {
+        pieces = strip_pieces(p.w);
+        halves = strip_halves(p.w);
+        parts = p.splits * STRIP_WARPS;
+        done = 0;
+        until = part_first(pieces, 1, parts) * halves;
+        more = false;
+        group_set(part, 0);
+        group_set(split, -0.0f);
+        group_set(all, -0.0f);
     }
-    return __syncthreads_or(most > 2) ? 3 : __syncthreads_or(most > 1) ? 2 : 1;
+
+    __device__ bool ends(int at) const
+    {
+        return done < parts && until <= at;
+    }
+
+    // Parts that end at `at` or before, of which the first one has a sum.
+    __device__ void end(int at, bool some)
+    {
+        do {
+            if (some)
+                group_add(split, part);
+            else
+                group_add(split, 0.0f);
+            some = false;
+            if (++done % STRIP_WARPS == 0) {
+                group_add(all, split);
+                group_set(split, -0.0f);
+            }
+            until = part_first(pieces, done + 1, parts) * halves;
+        } while (ends(at));
+        more = false;
+    }
+};
+
+// Halves first .. end - 1 of a unit, of outputs at a by rows at b, each plane of rows after the other. PLANES 0: any
+// number of them.
+template <class C, int N, int PLANES>
+__device__ static inline void sheet_halves(group_sums<N> &sums, uint32_t a, uint32_t b, int first,
+                                           int end, bool more, int second, int planes)
+{
+    group_begin();
+#pragma unroll
+    for (int half = 0; half < 2; half++)
+#pragma unroll
+        for (int i = 0; i < (PLANES ? PLANES : planes); i++)
+            if (half >= first && half < end)
+                group_steps<C::F16>(sums, a, b + (uint32_t)(i * N * GROUP_BYTES), half,
+                                    more || half > first || i > 0);
+    turn_pass(second);
+    group_settle(sums);
+}
+
+// Products that the matrix unit makes by itself have to stand in one row.
+template <class C, int N>
+__device__ static inline void sheet_planed(group_sums<N> &sums, uint32_t a, uint32_t b, int first,
+                                           int end, bool more, int second, int planes)
+{
+    if (C::F16)
+        sheet_halves<C, N, 1>(sums, a, b, first, end, more, second, 1);
+    else if (!GROUP_ASYNC)
+        sheet_halves<C, N, 0>(sums, a, b, first, end, more, second, planes);
+    else if (planes == 1)
+        sheet_halves<C, N, 1>(sums, a, b, first, end, more, second, 1);
+    else if (planes == 2)
+        sheet_halves<C, N, 2>(sums, a, b, first, end, more, second, 2);
+    else
+        sheet_halves<C, N, 3>(sums, a, b, first, end, more, second, 3);
 }
 
 // Bound by the matrix unit.
-template <class C>
+template <class C, int N>
 __global__ static void __launch_bounds__(THREADS, 1)
     sheet_rows(const __grid_constant__ struct sheet s)
 {
-    extern __shared__ uint4 sheet_memory[];
-    constexpr int NT = C::SCALED ? 2 : 4, ROWS = DOWN * NT * STRIP_TOKENS;
+    extern __shared__ __align__(128) unsigned char sheet_memory[];
+    constexpr int ROWS = N * GROUP_ROWS, TILES = group_sums<N>::TILES;
     const struct strip_launch &p = s.p;
-    int t = (int)threadIdx.x, lane = t % CUDA_WARP, warp = t / CUDA_WARP;
-    int t0 = warp % ACROSS * SHARE, r0 = warp / ACROSS * NT * STRIP_TOKENS;
-    int n0 = (s.block0 + (int)blockIdx.x) * EXL3_BLOCK, first = (int)blockIdx.y * ROWS;
-    int variant = n0 / p.cut, x0 = variant * p.rows;
-    int planes = C::F16 ? 1 : sheet_planes<ROWS>(p, x0, first);
-    int bytes = (UNIT_CODES + planes * ROWS * UNIT_ROW) * 16, stages = ROOM / bytes < 3 ? 1 : 3;
-    int parts = p.splits * STRIP_WARPS, done = 0, pieces = strip_pieces(p.w);
-    int halves = strip_halves(p.w), until = part_first(pieces, 1, parts) * halves;
-    const uint4 *from = s.codes + (size_t)blockIdx.x * (size_t)s.units * UNIT_CODES;
-    struct sheet_sums<NT> part = {}, split = {}, all = {
-    };
-    // a thread brings the same pieces of rows in every unit
-    constexpr int MINE = ROWS * UNIT_ROW / THREADS;
-    const uint16_t *mine[MINE];
-    C codes(p.w, n0 / (C::TILES * MAT_TILE) + t0 / C::TILES, lane);
+    int t = (int)threadIdx.x, lane = t % CUDA_WARP, warp = t / CUDA_WARP, across, down;
+    int second = __shfl_sync(FULL_MASK, t / (THREADS / 2), 0); // four warps
+    uint64_t *full = (uint64_t *)sheet_memory, *empty = full + STAGES_MAX;
 
-    while (until == 0 && done + 1 < parts) // parts of nothing, before there is a sum
-        until = part_first(pieces, ++done + 1, parts) * halves;
-#pragma unroll
-    for (int i = 0; i < MINE; i++) {
-        int row = first + (i * THREADS + t) / UNIT_ROW;
+    sheet_where(s, &across, &down);
+    int n0 = (s.block0 + across) * EXL3_BLOCK, variant = n0 / p.cut, first = down * ROWS;
+    int group = variant * s.groups + down * N,
+        groups = s.groups - down * N < N ? s.groups - down * N : N;
+    int planes = C::F16 ? 1 : sheet_planes(s, group, groups);
+    int bytes = CODES_BYTES + planes * ROWS * STRIP_UNIT * 2;
+    int stages = s.room / bytes < STAGES_MAX ? s.room / bytes : STAGES_MAX, stage = 0, lap = 0;
+    bool brings = t == THREADS / 2; // the later ones of two turns
+    struct sheet_sums<N> sums;
+    group_sums<N> few;
+    C codes(p.w, n0 / (C::TILES * MAT_TILE) + group_sums<N>::tile(0) / C::TILES, lane);
 
-        mine[i] = p.x.data + (size_t)(x0 + (row < p.rows ? row : p.rows - 1)) * (size_t)p.x.ld +
-                  t % UNIT_ROW * 8;
+    if (t < stages) {
+        ring_init(full + t, 1);
+        ring_init(empty + t, WARPS);
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
-    auto bring = [&](int unit) {
-        uint4 *to = sheet_memory + (size_t)(unit % stages) * (size_t)(bytes / 16);
-
-        if (unit < s.units) {
-#pragma unroll
-            for (int i = 0; i < UNIT_CODES / THREADS; i++)
-                copy_async(to + i * THREADS + t,
-                           from + (size_t)unit * UNIT_CODES + i * THREADS + t);
-            to += UNIT_CODES;
-            for (int plane = 0; plane < planes; plane++, to += ROWS * UNIT_ROW)
-#pragma unroll
-                for (int i = 0; i < MINE; i++) {
-                    int at = i * THREADS + t, row = at / UNIT_ROW;
-
-                    copy_async(to + row * UNIT_ROW + (at % UNIT_ROW ^ (row & 1)),
-                               (const uint4 *)(mine[i] + (size_t)plane * p.x.plane +
-                                               (size_t)unit * STRIP_UNIT));
-                }
-        }
-        copy_commit();
-    };
-    for (int u = 0; u + 1 < stages; u++)
-        bring(u);
+    __syncthreads();
+    if (brings)
+        for (int i = 0; i < stages && i < s.units; i++)
+            sheet_bring(s, sheet_memory + HEAD + i * bytes, full + i, i, across, group, groups,
+                        planes, ROWS);
+    __syncwarp();
+    sums.begin(p);
+    if (C::SCALED)
+        group_set(few, 0);
+    if (sums.ends(0))
+        sums.end(0, false);
+    if (second)
+        turn_pass(second);
     for (int unit = 0; unit < s.units; unit++) {
-        const uint4 *a = sheet_memory + (size_t)(unit % stages) * (size_t)(bytes / 16);
-        const uint4 *b = a + UNIT_CODES;
+        uint32_t a = group_at(sheet_memory) + HEAD + (uint32_t)(stage * bytes), b = a + CODES_BYTES;
 
-        if (stages > 1) {
-            copy_wait<1>();
-            __syncthreads();
-            bring(unit + stages - 1); // where the unit before this one was
+        ring_wait(full + stage, lap);
+        if constexpr (C::SCALED) {
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                float by[TILES];
+
+#pragma unroll
+                for (int k = 0; k < TILES; k++)
+                    by[k] = codes.scale(unit * 2 + half,
+                                        group_sums<N>::tile(k * (N / TILES)) % C::TILES);
+                turn_take(second);
+                sheet_planed<C>(few, a, b, half, half + 1, false, second, planes);
+#pragma unroll
+                for (int i = 0; i < N; i++)
+#pragma unroll
+                    for (int c = 0; c < 4; c++)
+                        sums.part.v[i][c] =
+                            fmaf(by[i / (N / TILES)], few.v[i][c], sums.part.v[i][c]);
+                if (sums.ends(unit * 2 + half + 1)) {
+                    sums.end(unit * 2 + half + 1, true);
+                    group_set(sums.part, 0);
+                }
+            }
         } else {
-            __syncthreads();
-            bring(unit);
-            copy_wait<0>();
-            __syncthreads();
+            bool cut = sums.ends(unit * 2 + 1);
+
+            if (cut) {
+                turn_take(second);
+                sheet_planed<C>(sums.part, a, b, 0, 1, sums.more, second, planes);
+                sums.end(unit * 2 + 1, true);
+                turn_take(second);
+                sheet_planed<C>(sums.part, a, b, 1, 2, false, second, planes);
+            } else {
+                turn_take(second);
+                sheet_planed<C>(sums.part, a, b, 0, 2, sums.more, second, planes);
+            }
+            sums.more = true;
+            if (sums.ends(unit * 2 + 2))
+                sums.end(unit * 2 + 2, true);
         }
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            struct sheet_sums<NT> few = {
-            };
-
-            for (int plane = 0; plane < planes; plane++) {
-                uint4 x[NT];
-
-#pragma unroll
-                for (int r = 0; r < NT; r++) {
-                    int row = r0 + r * STRIP_TOKENS + lane / 4;
-
-                    x[r] = b[(plane * ROWS + row) * UNIT_ROW + ((lane % 4 * 2 + half) ^ (row & 1))];
-                }
-#pragma unroll
-                for (int step = 0; step < 2; step++)
-#pragma unroll
-                    for (int k = 0; k < SHARE; k++) {
-                        uint4 v = a[((half * 2 + step) * BLOCK_TILES + t0 + k) * CUDA_WARP + lane];
-                        const uint32_t w[4] = { v.x, v.y, v.z, v.w };
-
-#pragma unroll
-                        for (int r = 0; r < NT; r++)
-                            mma<C::F16>(C::SCALED ? few.v[k][r] : part.v[k][r], w,
-                                        step ? x[r].z : x[r].x, step ? x[r].w : x[r].y);
-                    }
-            }
-            if constexpr (C::SCALED)
-#pragma unroll
-                for (int k = 0; k < SHARE; k++) {
-                    float by = codes.scale(unit * 2 + half, k);
-
-#pragma unroll
-                    for (int r = 0; r < NT; r++)
-#pragma unroll
-                        for (int c = 0; c < 4; c++)
-                            part.v[k][r][c] = fmaf(by, few.v[k][r][c], part.v[k][r][c]);
-                }
-            while (done < parts && until <= unit * 2 + half + 1) {
-                sheet_add(split, part, done % STRIP_WARPS == 0);
-                if (++done % STRIP_WARPS == 0)
-                    sheet_add(all, split, done == STRIP_WARPS);
-                until = part_first(pieces, done + 1, parts) * halves;
-            }
+        __syncwarp();
+        if (lane == 0)
+            ring_arrive(empty + stage);
+        if (brings && unit + stages < s.units) {
+            ring_wait(empty + stage, lap);
+            sheet_bring(s, sheet_memory + HEAD + stage * bytes, full + stage, unit + stages, across,
+                        group, groups, planes, ROWS);
+        }
+        __syncwarp();
+        if (++stage == stages) {
+            stage = 0;
+            lap ^= 1;
         }
     }
+    if (!second)
+        turn_take(second);
     // outputs, a warp a row
-    float *sums = (float *)sheet_memory;
+    float *held = (float *)(sheet_memory + HEAD);
 
-    copy_wait<0>();
     __syncthreads();
 #pragma unroll
-    for (int k = 0; k < SHARE; k++)
+    for (int i = 0; i < N; i++)
 #pragma unroll
-        for (int r = 0; r < NT; r++)
-#pragma unroll
-            for (int c = 0; c < 4; c++)
-                sums[(r0 + r * STRIP_TOKENS + lane % 4 * 2 + c % 2) * SUMS_LD +
-                     C::output(t0 + k, lane / 4, c / 2)] = all.v[k][r][c];
+        for (int c = 0; c < 4; c++)
+            held[(group_sums<N>::rows(i) * GROUP_ROWS + lane % 4 * 2 + c % 2) * SUMS_LD +
+                 C::output(group_sums<N>::tile(i), lane / 4, c / 2)] = sums.all.v[i][c];
     __syncthreads();
     for (int i = warp; i < ROWS && first + i < p.rows; i += WARPS) {
-        float4 f = *(const float4 *)(sums + i * SUMS_LD + 4 * lane);
+        float4 f = *(const float4 *)(held + i * SUMS_LD + 4 * lane);
         float v[4] = { f.x, f.y, f.z, f.w };
         float *y = p.y + (size_t)(first + i) * (size_t)p.w.rows + n0 + 4 * lane;
 
@@ -255,21 +389,40 @@ template <> struct sheet_kind<fp4_codes<DTYPE_NVFP4>> {
     typedef fp4_codes<DTYPE_MXFP4> codes;
 };
 
+template <class C, int N> static void sheet_blocks(struct queue *q, struct sheet *s)
+{
+    s->down = (int)blocks_for((size_t)s->groups, N);
+    sheet_rows<C, N>
+        <<<(unsigned)(s->across * s->down), THREADS, (size_t)(HEAD + s->room), cuda_stream(q)>>>(
+            *s);
+}
+
+// Times that the device's multiprocessors take blocks of so many groups of rows, as many rows.
+static int sheet_waves(const struct queue *q, const struct sheet *s, int n)
+{
+    int sms = ((const struct cuda_device *)q->dev)->sms;
+
+    return (int)blocks_for((size_t)s->across * blocks_for((size_t)s->groups, n), sms) * n;
+}
+
 template <class C> static void sheet_go(struct queue *q, struct sheet *s, size_t room)
 {
     typedef typename sheet_kind<C>::codes kind;
     int blocks = (int)blocks_for((size_t)s->p.w.rows, EXL3_BLOCK);
     size_t each = (size_t)s->units * UNIT_CODES * sizeof(uint4);
     int most = each ? (int)(room / each) : blocks;
-    constexpr int ROWS = DOWN * (C::SCALED ? 2 : 4) * STRIP_TOKENS;
 
     for (s->block0 = 0; s->block0 < blocks; s->block0 += most) {
-        unsigned n = (unsigned)(blocks - s->block0 < most ? blocks - s->block0 : most);
-
+        s->across = blocks - s->block0 < most ? blocks - s->block0 : most;
         if (s->units)
-            sheet_codes<C><<<dim3((unsigned)s->units, n), THREADS, 0, cuda_stream(q)>>>(*s);
-        sheet_rows<kind>
-            <<<dim3(n, blocks_for((size_t)s->p.rows, ROWS)), THREADS, ROOM, cuda_stream(q)>>>(*s);
+            sheet_codes<C>
+                <<<dim3((unsigned)s->units, (unsigned)s->across), THREADS, 0, cuda_stream(q)>>>(*s);
+        if constexpr (!C::SCALED)
+            if (sheet_waves(q, s, 16) <= sheet_waves(q, s, 8)) {
+                sheet_blocks<kind, 16>(q, s);
+                continue;
+            }
+        sheet_blocks<kind, 8>(q, s);
     }
 }
 
@@ -277,16 +430,19 @@ extern "C" cudaError_t cuda_sheet_limits(int shared_max)
 {
     cudaError_t e = cudaSuccess;
 
-    if (shared_max < ROOM)
+    if (shared_max < HEAD + CODES_BYTES + STRIP_PLANES * 16 * GROUP_BYTES)
         return cudaErrorInvalidConfiguration;
-#define ROOM_FOR(c)                                                                                \
+#define ROOM_FOR(...)                                                                              \
     if (e == cudaSuccess)                                                                          \
-        e = cudaFuncSetAttribute((const void *)sheet_rows<c>,                                      \
-                                 cudaFuncAttributeMaxDynamicSharedMemorySize, ROOM);
-    ROOM_FOR(fp8_codes)
-    ROOM_FOR(fp4_codes<DTYPE_MXFP4>)
-    ROOM_FOR(exl3_codes<8>)
-    ROOM_FOR(bf16_codes)
+        e = cudaFuncSetAttribute((const void *)sheet_rows<__VA_ARGS__>,                            \
+                                 cudaFuncAttributeMaxDynamicSharedMemorySize, shared_max);
+    ROOM_FOR(fp8_codes, 8)
+    ROOM_FOR(fp4_codes<DTYPE_MXFP4>, 8)
+    ROOM_FOR(fp4_codes<DTYPE_MXFP4>, 16)
+    ROOM_FOR(exl3_codes<8>, 8)
+    ROOM_FOR(exl3_codes<8>, 16)
+    ROOM_FOR(bf16_codes, 8)
+    ROOM_FOR(bf16_codes, 16)
 #undef ROOM_FOR
     return e;
 }
@@ -303,8 +459,20 @@ bool sheet_fits(const struct strip_launch *p)
 
 void sheet_matmul(struct queue *q, const struct strip_launch *p, void *room, size_t bytes)
 {
-    struct sheet s = { *p, (uint4 *)room, 0, strip_units(p->w) };
+    struct sheet s = { *p };
+    int variants = p->w.rows / p->cut;
+    char *at = (char *)room;
 
+    s.units = strip_units(p->w);
+    s.room = ((const struct cuda_device *)q->dev)->shared_max - HEAD;
+    s.groups = (int)blocks_for((size_t)p->rows, GROUP_ROWS);
+    at = strip_x_place(&s.p.x, p->w.dtype == DTYPE_EXL3, variants * s.groups * GROUP_ROWS, at);
+    s.codes = (uint4 *)at;
+    bytes -= (size_t)(at - (char *)room);
+    if (s.units)
+        launch(q, sheet_take,
+               dim3((unsigned)(s.p.x.ld / EXL3_BLOCK), (unsigned)s.groups, (unsigned)variants),
+               THREADS, 0, s);
     switch (p->w.dtype) {
     case DTYPE_FP8:
         sheet_go<fp8_codes>(q, &s, bytes);

@@ -10,7 +10,7 @@ bool sheet_fits(const struct strip_launch *p);
 // sheet_least - bytes of room that a sheet of w needs at least.
 size_t sheet_least(const struct mat *w);
 
-// sheet_matmul - queue the product for rows whose inputs p->x has; `room` is scratch.
+// sheet_matmul - queue the product; `room` is scratch for the rows as tiles and for sheets.
 void sheet_matmul(struct queue *q, const struct strip_launch *p, void *room, size_t bytes);
 
 #endif

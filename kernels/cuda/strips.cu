@@ -130,6 +130,12 @@ static void some_rows(struct queue *q, struct strip_launch *p, const struct matm
 
     p->y = a->y + (size_t)first * (size_t)p->w.rows;
     p->from = a->x + (size_t)first * (size_t)p->groups * (size_t)p->w.cols;
+    if (p->wide && sheet_fits(p)) {
+        char *end = (char *)cuda_queue(q)->scratch + cuda_queue(q)->scratch_bytes;
+
+        sheet_matmul(q, p, at, (size_t)(end - at));
+        return;
+    }
     if (at) {
         p->zrows = p->rows;
         p->z = (float *)strip_x_place(&p->x, exl3, variants * p->rows, at);
@@ -143,11 +149,7 @@ static void some_rows(struct queue *q, struct strip_launch *p, const struct matm
                         (unsigned)variants),
                    THREADS, 0, in);
     }
-    if (p->wide && sheet_fits(p)) {
-        sheet_matmul(
-            q, p, p->z,
-            (size_t)((char *)cuda_queue(q)->scratch + cuda_queue(q)->scratch_bytes - (char *)p->z));
-    } else if (p->wide) {
+    if (p->wide) {
         strip_launch_kind(q, mat_kind(&p->w), p, dim3((unsigned)blocks, 1));
         give_rows<<<blocks_for((size_t)p->rows * (size_t)blocks, WARPS), THREADS, 0,
                     cuda_stream(q)>>>(*p);
@@ -235,6 +237,7 @@ static void product_alone(struct queue *q, const struct matmul_args *a, struct s
 
         row -= (size_t)p.ldz * sizeof(float);
         spare = all < room / 2 ? all : sheet_least(&p.w) < room / 2 ? room / 2 : sheet_least(&p.w);
+        spare += 8 * row; // rows come in groups
     }
     most = row && room > spare + 2 * MAT_ALIGN ? (int)((room - spare - 2 * MAT_ALIGN) / row) : 0;
     if (most > a->rows || row == 0)

@@ -160,7 +160,7 @@ static void dense(struct product_bench *p)
         .rows = n,                                                                                 \
         .cols = k,                                                                                 \
         .q = { 1, CODEBOOK_MUL1, 2 * b, .slices = 1 } },                                           \
-      b == 5 && n == 5120 }
+      b == 5 && n <= 16384 }
         EXL3(5, 1280, 5120),
         EXL3(5, 16384, 1280),
         EXL3(5, 5120, 4096),
@@ -187,7 +187,7 @@ static void dense(struct product_bench *p)
           true },
         { "bf16 64640 x 5120", { .dtype = DTYPE_BF16, .rows = 64640, .cols = 5120 }, false, true },
     };
-    static const int rows[] = { 1, 2, 4, 8, 16, 512, 4096 };
+    static const int rows[] = { 1, 2, 4, 8, 16, 512, 2048, 4096 };
 
     for (int i = 0; i < COUNT(cases); i++)
         for (int r = 0; r < COUNT(rows); r++) {

@@ -98,14 +98,20 @@ static void matmul(struct lab *l)
     lab_end(l);
 }
 
-static void exl3_product(struct lab *l, int outputs, int inputs, int rows)
+static void type_product(struct lab *l, int type, int outputs, int inputs, int rows)
 {
     struct quant_shape s = { .groups = 1, .rows = rows };
 
-    (void)qmats_type(QMATS_EXL3, &s.w);
+    if (!qmats_type(type, &s.w))
+        return;
     s.w.rows = outputs;
     s.w.cols = inputs;
     product(l, &s);
+}
+
+static void exl3_product(struct lab *l, int outputs, int inputs, int rows)
+{
+    type_product(l, QMATS_EXL3, outputs, inputs, rows);
 }
 
 /* Shapes of the model, where sums are cut into several splits. */
@@ -148,6 +154,23 @@ static void plain(struct lab *l)
         product(l, &s);
     }
     lab_end(l);
+}
+
+/* Many rows of sums that are cut into several splits. Values of the cases behind these stay as they are. */
+static void prompts(struct lab *l)
+{
+    static const int types[] = { 3, 5, 7, 8, 15, 28, 31, 33, 36 };
+    uint64_t seed = l->seed;
+
+    lab_begin(l, "prompts");
+    for (int i = 0; i < COUNT(types) && !l->quick; i++) {
+        type_product(l, types[i], 640, 4096, 70);
+        type_product(l, types[i], 384, 5120, 96);
+        type_product(l, types[i], 6400, 256,
+                     130); /* blocks of 128 rows: more than multiprocessors */
+    }
+    lab_end(l);
+    l->seed = seed;
 }
 
 /* F-15: every class of row counts, on both sides of where another kernel takes over. */
@@ -336,6 +359,7 @@ void ops_quant(struct lab *l)
     matmul(l);
     large(l);
     plain(l);
+    prompts(l);
     row_counts(l);
     two_queues(l);
     lists(l);

@@ -1,0 +1,264 @@
+// group - the product of tiles that lie in shared memory, by the matrix unit of a multiprocessor: four warps together
+// where the device can (sm_90a), else each warp by itself. Both make the same sums, bit for bit.
+//
+// A tile is of 64 inputs and of rows in groups of 8: [groups][8 pieces of 8 inputs][8 rows][8 values], so 8 rows
+// of a piece are 128 bytes side by side, and a group 1 KB.
+#ifndef TANDEM_KERNELS_CUDA_GROUP_CUH
+#define TANDEM_KERNELS_CUDA_GROUP_CUH
+
+#include "kernels/cuda/strip.cuh"
+
+#define GROUP_ROWS 8
+#define GROUP_VALUES (GROUP_ROWS * STRIP_UNIT) // of a group of rows
+#define GROUP_BYTES (GROUP_VALUES * 2)
+#define GROUP_PIECE 128 // bytes
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+#define GROUP_ASYNC 1
+#else
+#define GROUP_ASYNC 0
+#endif
+
+__device__ static inline uint32_t group_at(const void *p)
+{
+    return (uint32_t)__cvta_generic_to_shared(p);
+}
+
+// ---- copies that arrive ---------------------------------------------------------------------------
+
+__device__ static inline void ring_init(uint64_t *bar, int arrivals)
+{
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(group_at(bar)), "r"(arrivals)
+                 : "memory");
+}
+
+// One thread: bar opens when so many bytes have come, those that ring_bring asks for.
+__device__ static inline void ring_expect(uint64_t *bar, int bytes)
+{
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(group_at(bar)),
+                 "r"(bytes)
+                 : "memory");
+}
+
+__device__ static inline void ring_bring(void *to, const void *from, int bytes, uint64_t *bar)
+{
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
+                 "[%0], [%1], %2, [%3];" ::"r"(group_at(to)),
+                 "l"(from), "r"(bytes), "r"(group_at(bar))
+                 : "memory");
+}
+
+__device__ static inline void ring_arrive(uint64_t *bar)
+{
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(group_at(bar)) : "memory");
+}
+
+__device__ static inline void ring_wait(uint64_t *bar, int parity)
+{
+    uint32_t there;
+
+    do
+        asm volatile("{\n"
+                     ".reg .pred p;\n"
+                     "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+                     "selp.u32 %0, 1, 0, p;\n"
+                     "}"
+                     : "=r"(there)
+                     : "r"(group_at(bar)), "r"(parity)
+                     : "memory");
+    while (!there);
+}
+
+// ---- products -------------------------------------------------------------------------------------
+
+// A warp's sums of 16 outputs by 8 rows each, N of them, and where they lie in the 128 outputs and 8 N rows
+// of a block of eight warps.
+template <int N> struct group_sums {
+    float v[N][4];
+
+#if GROUP_ASYNC
+    static constexpr int TILES = 1; // of 16 outputs
+
+    __device__ static int tile(int)
+    {
+        return (int)threadIdx.x / CUDA_WARP;
+    }
+
+    __device__ static int rows(int i) // group of 8
+    {
+        return i;
+    }
+#else
+    static constexpr int TILES = 4, DOWN = N / TILES; // groups of rows of a warp
+
+    __device__ static int tile(int i)
+    {
+        return (int)threadIdx.x / CUDA_WARP % 2 * 4 + i / DOWN;
+    }
+
+    __device__ static int rows(int i)
+    {
+        return (int)threadIdx.x / CUDA_WARP / 2 * DOWN + i % DOWN;
+    }
+#endif
+};
+
+// to + from, by each value
+template <int N>
+__device__ static inline void group_add(group_sums<N> &to, const group_sums<N> &from)
+{
+#pragma unroll
+    for (int i = 0; i < N; i++)
+#pragma unroll
+        for (int c = 0; c < 4; c++)
+            to.v[i][c] += from.v[i][c];
+}
+
+template <int N> __device__ static inline void group_add(group_sums<N> &to, float by)
+{
+#pragma unroll
+    for (int i = 0; i < N; i++)
+#pragma unroll
+        for (int c = 0; c < 4; c++)
+            to.v[i][c] += by;
+}
+
+template <int N> __device__ static inline void group_set(group_sums<N> &to, float value)
+{
+#pragma unroll
+    for (int i = 0; i < N; i++)
+#pragma unroll
+        for (int c = 0; c < 4; c++)
+            to.v[i][c] = value;
+}
+
+#if GROUP_ASYNC
+
+// What the matrix unit takes for a place in shared memory: pieces of 8 inputs are GROUP_PIECE apart, groups of rows
+// GROUP_BYTES; in units of 16 bytes.
+__device__ static inline uint64_t group_place(uint32_t at)
+{
+    return (uint64_t)(at >> 4) | (uint64_t)(GROUP_PIECE >> 4) << 16 |
+           (uint64_t)(GROUP_BYTES >> 4) << 32;
+}
+
+#define GROUP_4(v, i) "+f"(v[i][0]), "+f"(v[i][1]), "+f"(v[i][2]), "+f"(v[i][3])
+#define GROUP_32(v, i)                                                                             \
+    GROUP_4(v, i), GROUP_4(v, i + 1), GROUP_4(v, i + 2), GROUP_4(v, i + 3), GROUP_4(v, i + 4),     \
+        GROUP_4(v, i + 5), GROUP_4(v, i + 6), GROUP_4(v, i + 7)
+#define GROUP_MMA_64(type, s, a, b, more)                                                          \
+    asm volatile(                                                                                  \
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"                                               \
+        "wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type                                \
+        " {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                 \
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "        \
+        "%32, %33, p, 1, 1, 0, 0;\n}"                                                              \
+        : GROUP_32(s.v, 0)                                                                         \
+        : "l"(a), "l"(b), "r"(more))
+#define GROUP_MMA_128(type, s, a, b, more)                                                         \
+    asm volatile(                                                                                  \
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"                                               \
+        "wgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type                               \
+        " {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                 \
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "         \
+        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "         \
+        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "        \
+        "%64, %65, p, 1, 1, 0, 0;\n}"                                                              \
+        : GROUP_32(s.v, 0), GROUP_32(s.v, 8)                                                       \
+        : "l"(a), "l"(b), "r"(more))
+
+// The next products come after what was done to their sums.
+__device__ static inline void group_begin()
+{
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+
+// Sums may be read: all products so far are made.
+template <int N> __device__ static inline void group_settle(group_sums<N> &s)
+{
+    asm volatile("wgmma.commit_group.sync.aligned;\nwgmma.wait_group.sync.aligned 0;" ::: "memory");
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        asm volatile("" : GROUP_4(s.v, i)::"memory");
+}
+
+// Two k-steps, from piece 4 half on, of outputs at a by rows at b; the sums begin anew unless `more`.
+template <bool F16, int N>
+__device__ static inline void group_steps(group_sums<N> &s, uint32_t a, uint32_t b, int half,
+                                          bool more)
+{
+    a += (uint32_t)((int)threadIdx.x / (4 * CUDA_WARP) * 8 * GROUP_BYTES);
+#pragma unroll
+    for (int step = 0; step < 2; step++) {
+        uint32_t at = (uint32_t)((half * 4 + step * 2) * GROUP_PIECE);
+        uint64_t pa = group_place(a + at), pb = group_place(b + at);
+        int on = more || step;
+
+        if constexpr (N == 16 && F16)
+            GROUP_MMA_128("f16", s, pa, pb, on);
+        else if constexpr (N == 16)
+            GROUP_MMA_128("bf16", s, pa, pb, on);
+        else if constexpr (F16)
+            GROUP_MMA_64("f16", s, pa, pb, on);
+        else
+            GROUP_MMA_64("bf16", s, pa, pb, on);
+    }
+}
+
+#undef GROUP_MMA_64
+#undef GROUP_MMA_128
+#undef GROUP_32
+#undef GROUP_4
+
+#else
+
+__device__ static inline void group_begin()
+{
+}
+
+template <int N> __device__ static inline void group_settle(group_sums<N> &)
+{
+}
+
+// Four pieces of 8 rows of 16 bytes, lane l having the place of row l % 8 of piece l / 8.
+__device__ static inline void group_load(uint32_t at, uint32_t (&v)[4])
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3])
+                 : "r"(at)
+                 : "memory");
+}
+
+template <bool F16, int N>
+__device__ static inline void group_steps(group_sums<N> &s, uint32_t a, uint32_t b, int half,
+                                          bool more)
+{
+    constexpr int DOWN = group_sums<N>::DOWN;
+    int lane = (int)threadIdx.x % CUDA_WARP, piece = lane / 8, at = lane % 8 * 16;
+    uint32_t x[DOWN][4], w[4];
+
+    if (!more)
+        group_set(s, 0);
+#pragma unroll
+    for (int r = 0; r < DOWN; r++)
+        group_load(b + (uint32_t)(group_sums<N>::rows(r) * GROUP_BYTES +
+                                  (half * 4 + piece) * GROUP_PIECE + at),
+                   x[r]);
+#pragma unroll
+    for (int step = 0; step < 2; step++)
+#pragma unroll
+        for (int k = 0; k < 4; k++) {
+            int tile = group_sums<N>::tile(k * DOWN);
+
+            group_load(a + (uint32_t)((tile * 2 + piece % 2) * GROUP_BYTES +
+                                      (half * 4 + step * 2 + piece / 2) * GROUP_PIECE + at),
+                       w);
+#pragma unroll
+            for (int r = 0; r < DOWN; r++)
+                mma<F16>(s.v[k * DOWN + r], w, x[r][2 * step], x[r][2 * step + 1]);
+        }
+}
+
+#endif
+
+#endif
