@@ -9,6 +9,7 @@
 #include <math.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define FILE_BYTES ((size_t)1 << 20)
@@ -172,10 +173,13 @@ int roof_read_kernels(const char *path, struct roof_kernels *out)
     return r;
 }
 
-/* Three digits: more are not known. */
+/* Four digits: more are not known. */
 static void put(struct json_writer *w, const char *key, double v)
 {
-    json_put_f64(w, key, round(v * 1e3) / 1e3);
+    char text[32];
+
+    snprintf(text, sizeof(text), "%.4g", v);
+    json_put_f64(w, key, strtod(text, NULL));
 }
 
 void roof_put_kernels(struct json_writer *w, const struct roof_kernels *k)
