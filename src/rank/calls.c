@@ -12,7 +12,6 @@
 #include <string.h>
 
 #define ARGS_WORDS 64
-#define IDS_MAX 4096 /* choices of experts of a call */
 
 enum kind {
 #define KIND(name) KIND_##name,
@@ -27,7 +26,8 @@ struct kept {
     uint64_t args[ARGS_WORDS];
     struct mat expert[3],
         shared[3]; /* of a call of the experts: the first one's, the shared one's */
-    int32_t *id;   /* [rows * k] */
+    int32_t *id;   /* [ids], of which the first rows * k are the call's */
+    size_t ids;
 };
 
 struct calls {
@@ -146,10 +146,15 @@ static void about_experts(struct calls *c, struct kept *k, const struct moe_args
     for (int i = 0; i < 6; i++)
         if (from[i])
             q->ops->get(q, i < 3 ? &k->expert[i] : &k->shared[i - 3], from[i], sizeof(struct mat));
-    if (n <= IDS_MAX && !k->id)
-        k->id = malloc(IDS_MAX * sizeof(*k->id));
-    if (n <= IDS_MAX && k->id)
+    if (n > k->ids) {
+        free(k->id);
+        k->id = malloc(n * sizeof(*k->id));
+        k->ids = k->id ? n : 0;
+    }
+    if (n <= k->ids)
         q->ops->get(q, k->id, a->id, n * sizeof(*k->id));
+    else
+        queue_fail(q, -ENOMEM, "bench: no memory for %zu choices", n);
 }
 
 static void settle_experts(struct kept *k)
@@ -159,7 +164,7 @@ static void settle_experts(struct kept *k)
     size_t n = (size_t)a->rows * (size_t)a->k;
     int distinct = 0;
 
-    for (size_t i = 0; seen && k->id && n <= IDS_MAX && i < n; i++)
+    for (size_t i = 0; seen && i < n; i++)
         if (k->id[i] >= 0 && k->id[i] < a->experts && !seen[k->id[i]]) {
             seen[k->id[i]] = true;
             distinct++;
