@@ -159,13 +159,15 @@ static void plain(struct lab *l)
 /* Many rows of sums that are cut into several splits. Values of the cases behind these stay as they are. */
 static void prompts(struct lab *l)
 {
-    static const int types[] = { 3, 5, 7, 8, 15, 28, 31, 33, 36 };
+    static const int types[] = { 2, 3, 5, 7, 8, 15, 28, 31, 33, 36 };
     uint64_t seed = l->seed;
 
     lab_begin(l, "prompts");
-    for (int i = 0; i < COUNT(types) && !l->quick; i++) {
-        type_product(l, types[i], 640, 4096, 70);
-        type_product(l, types[i], 384, 5120, 96);
+    for (int i = 0; i < COUNT(types); i++) {
+        if (!l->quick) {
+            type_product(l, types[i], 640, 4096, 70);
+            type_product(l, types[i], 384, 5120, 96);
+        }
         type_product(l, types[i], 6400, 256,
                      130); /* blocks of 128 rows: more than multiprocessors */
     }
