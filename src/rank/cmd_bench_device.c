@@ -746,7 +746,7 @@ int cmd_bench_device(struct options *o)
     struct bench b = { .job = { .prepare = prepare, .lead = lead_bench, .alone = true }, .o = o };
 
     if (o->cfg.rank != 0) {
-        fail(-EINVAL, "bench: --window and --kernels measure rank 0, alone; rank is %d",
+        fail(-EINVAL, "bench: --window, --kernels and --profile measure rank 0, alone; rank is %d",
              o->cfg.rank);
         return CODE_USAGE;
     }

@@ -228,7 +228,7 @@ static int fit_shares(const struct pack *p, const struct roof_device *d, struct 
 }
 
 /* Experts decode faster behind each other than alone and cold: of the rates around the fitted one, that whose windows
- * are closest. */
+ * are closest; itself where windows of one row say nothing of it. */
 static int fit_overlap(const struct pack *p, const struct roof_device *d, struct roof_kernels *k)
 {
     const struct roof_kernels alone = *k;
@@ -242,7 +242,7 @@ static int fit_overlap(const struct pack *p, const struct roof_device *d, struct
 
         t.experts_issue *= percent / 100.0;
         r = fit_shares(p, d, &t, &off);
-        if (r == 0 && off < best) {
+        if (r == 0 && (off < best || (off <= best && percent == 100))) {
             best = off;
             *k = t;
         }

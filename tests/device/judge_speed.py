@@ -92,7 +92,8 @@ class Judge:
 
     def share(self, k):
         full = self.result("full")
-        return max(k["bytes"] / full["copy_gbps"], k["weights"] / full["decode_gweights_s"]) / k["us"] / 1e3
+        decode = full["decode_gweights_s"]  # 0: nothing is decoded
+        return max(k["bytes"] / full["copy_gbps"], k["weights"] / decode if decode else 0) / k["us"] / 1e3
 
     def dense(self):
         one = {k["what"]: k for name in ("matmul", "matmuls") for k in self.op(name, " exl3 ")}

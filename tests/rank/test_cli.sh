@@ -219,6 +219,10 @@ grep -qE 'window of 1 rows .* [+-]0\.[0-9]%' "$WORK/out" || note_failure "not wh
 grep -qE 'window of 4 rows .*%' "$WORK/out" || note_failure 'the window of four rows is not beside what was measured'
 roof 65 'windows' "$pack" "$devices/h200.json" "$devices/kernels.json" --fit "$devices/h200.json"
 roof 66 'none.json' "$pack" "$devices/h200.json" "$devices/kernels.json" --measured "$WORK/none.json"
+expect 0 '' "$TANDEM" bench --window --kernels --json "${BASE[@]}" --set "model=$WORK/packs" --set ranks=2 --set window_max=1 --set context=96
+sed 's/"op":"moe"/"op":"other"/g' "$WORK/out" >"$WORK/one_row.json"
+roof 0 '' "$pack" "$devices/h200.json" "$devices/kernels.json" --fit "$WORK/one_row.json"
+same 'what was not measured stays' "$(sed -n 's/.*"experts_issue": *\([0-9.]*\).*/\1/p' "$devices/kernels.json")" "$(field experts_issue "$WORK/out")"
 expect 64 'rank 0, alone' "$TANDEM" bench --window "${BASE[@]}" --set ranks=2 --set rank=1
 expect 66 '' "$TANDEM" inspect "$WORK/none.pack"
 expect 65 '' "$TANDEM" inspect "$MODEL/model.safetensors"
