@@ -83,6 +83,7 @@ struct device {
     uint64_t allocations; /* made on the device so far, graphs included; a round makes none (by backends that
                            * have graphs) */
     int workers;       /* what per-worker scratch is counted by, at least 1; no result depends on it */
+    size_t side_bytes; /* that a queue takes once it has captured a section of op `side`; 0: it runs none beside */
     bool overlap;      /* launches of a queue may overlap where the backend can; no result depends on it */
 };
 

@@ -16,6 +16,9 @@
 #define WEIGHT_CHUNK ((size_t)8 << 20)
 #define RING_BYTES ((size_t)4 << 20)
 #define SCRATCH_BYTES ((size_t)256 << 20)
+#define TICKET_BYTES (CUDA_TICKETS * sizeof(uint32_t))
+#define COUNT_BYTES ((size_t)CUDA_WORKERS * INDEX_COUNT)
+#define SIDE_BYTES ((size_t)16 << 20) /* scratch of a lane beside: windows of few rows go there */
 
 int cuda_errno(cudaError_t e)
 {
@@ -134,6 +137,7 @@ static int cuda_open(int ordinal, int threads, struct device **out)
     d->base.ops = &backend_cuda;
     d->base.workers = CUDA_WORKERS;
     d->base.overlap = true;
+    d->base.side_bytes = SIDE_LANES * (SIDE_BYTES + TICKET_BYTES + COUNT_BYTES);
     d->ordinal = ordinal;
     r = prepare(d);
     if (r < 0) {
@@ -268,24 +272,67 @@ static void cuda_unweights(struct device *d, const void *p)
 
 /* ---- queue ----------------------------------------------------------------------------------- */
 
+static void lane_close(struct cuda_lane *l)
+{
+    if (l->stream)
+        cudaStreamDestroy(l->stream);
+    cudaFree(l->scratch);
+    cudaFree(l->tickets);
+    cudaFree(l->counts);
+}
+
+static int lane_open(struct device *d, struct cuda_lane *l, size_t scratch_bytes)
+{
+    void *scratch = NULL, *tickets = NULL, *counts = NULL;
+    cudaError_t e = cudaStreamCreateWithFlags(&l->stream, cudaStreamNonBlocking);
+    int r = 0;
+
+    if (e != cudaSuccess)
+        return fail(cuda_errno(e), "cuda: opening a queue: %s", cudaGetErrorString(e));
+    r = cuda_alloc(d, scratch_bytes, &scratch);
+    l->scratch = scratch;
+    l->scratch_bytes = scratch_bytes;
+    if (r == 0)
+        r = cuda_alloc(d, TICKET_BYTES, &tickets);
+    l->tickets = tickets;
+    if (r == 0)
+        r = cuda_alloc(d, COUNT_BYTES, &counts);
+    l->counts = counts;
+    return r;
+}
+
+int cuda_lanes_open(struct cuda_queue *q)
+{
+    int r = 0;
+    cudaError_t e = cudaSuccess;
+
+    for (int i = 1; i < CUDA_LANES && r == 0; i++)
+        r = lane_open(q->base.dev, &q->lane[i], SIDE_BYTES);
+    if (r == 0)
+        e = cudaEventCreateWithFlags(&q->cross, cudaEventDisableTiming);
+    if (e != cudaSuccess)
+        r = fail(cuda_errno(e), "cuda: opening a queue: %s", cudaGetErrorString(e));
+    return r;
+}
+
 static void cuda_queue_close(struct queue *base)
 {
     struct cuda_queue *q = cuda_queue(base);
 
     if (!q)
         return;
-    if (q->stream) {
+    if (q->lane[0].stream) {
         /* What a device still waits for must be fetched first; where it has ended, so may have what fetches. */
-        if (cudaStreamQuery(q->stream) == cudaErrorNotReady)
+        if (cudaStreamQuery(q->lane[0].stream) == cudaErrorNotReady)
             for (int i = 0; i < q->fetches; i++)
                 q->fetch[i].fetch(q->fetch[i].arg);
-        cudaStreamSynchronize(q->stream);
-        cudaStreamDestroy(q->stream);
+        cudaStreamSynchronize(q->lane[0].stream);
     }
+    for (int i = 0; i < CUDA_LANES; i++)
+        lane_close(&q->lane[i]);
+    if (q->cross)
+        cudaEventDestroy(q->cross);
     cudaFree(q->alarm.taken);
-    cudaFree(q->scratch);
-    cudaFree(q->tickets);
-    cudaFree(q->counts);
     cudaFreeHost(q->alarm.record);
     cudaFreeHost(q->ring);
     free(q);
@@ -298,9 +345,9 @@ static int first_launch(struct cuda_queue *q)
     cudaError_t e;
 
     memset(q->ring, 0, CUDA_WARP);
-    e = cuda_copy(q->stream, q->scratch, q->ring, CUDA_WARP);
+    e = cuda_copy(q->lane[0].stream, q->lane[0].scratch, q->ring, CUDA_WARP);
     if (e == cudaSuccess)
-        e = cudaStreamSynchronize(q->stream);
+        e = cudaStreamSynchronize(q->lane[0].stream);
     return e == cudaSuccess
                ? 0
                : fail(cuda_errno(e), "cuda: a queue's first launch: %s", cudaGetErrorString(e));
@@ -309,7 +356,7 @@ static int first_launch(struct cuda_queue *q)
 static int cuda_queue_open(struct device *d, struct queue **out)
 {
     struct cuda_queue *q = calloc(1, sizeof(*q));
-    void *record = NULL, *ring = NULL, *taken = NULL, *scratch = NULL, *tickets = NULL, *counts = NULL;
+    void *record = NULL, *ring = NULL, *taken = NULL;
     cudaError_t e;
     int r;
 
@@ -318,8 +365,6 @@ static int cuda_queue_open(struct device *d, struct queue **out)
     q->base.ops = d->ops;
     q->base.dev = d;
     e = cudaSetDevice(((struct cuda_device *)d)->ordinal);
-    if (e == cudaSuccess)
-        e = cudaStreamCreateWithFlags(&q->stream, cudaStreamNonBlocking);
     if (e == cudaSuccess)
         e = cudaHostAlloc(&record, sizeof(*q->alarm.record), cudaHostAllocDefault);
     q->alarm.record = record;
@@ -335,15 +380,7 @@ static int cuda_queue_open(struct device *d, struct queue **out)
     }
     q->alarm.taken = taken;
     if (r == 0)
-        r = cuda_alloc(d, SCRATCH_BYTES, &scratch);
-    q->scratch = scratch;
-    q->scratch_bytes = SCRATCH_BYTES;
-    if (r == 0)
-        r = cuda_alloc(d, CUDA_TICKETS * sizeof(*q->tickets), &tickets);
-    q->tickets = tickets;
-    if (r == 0)
-        r = cuda_alloc(d, (size_t)CUDA_WORKERS * INDEX_COUNT, &counts);
-    q->counts = counts;
+        r = lane_open(d, &q->lane[0], SCRATCH_BYTES);
     if (r == 0)
         r = first_launch(q);
     if (r < 0) {
@@ -398,7 +435,7 @@ static int cuda_wait(struct queue *base)
     if (r == 0 && q->alarm.record->kind != FAULT_NONE) {
         fault_report(base, q->alarm.record);
         memset(q->alarm.record, 0, sizeof(*q->alarm.record));
-        e = cudaMemsetAsync(q->alarm.taken, 0, sizeof(*q->alarm.taken), q->stream);
+        e = cudaMemsetAsync(q->alarm.taken, 0, sizeof(*q->alarm.taken), q->lane[0].stream);
         if (e != cudaSuccess)
             queue_fail(base, cuda_errno(e), "cuda: %s", cudaGetErrorString(e));
     }

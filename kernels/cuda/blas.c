@@ -66,7 +66,7 @@ int blas_open(struct queue *q, char *why, size_t cap, struct blas **out)
         goto close_library;
     }
     if (b->cublasSetStream_v2(b->handle, cuda_stream(q)) != CUBLAS_STATUS_SUCCESS ||
-        b->cublasSetWorkspace_v2(b->handle, cuda_queue(q)->scratch, cuda_queue(q)->scratch_bytes) !=
+        b->cublasSetWorkspace_v2(b->handle, cuda_lane(q)->scratch, cuda_lane(q)->scratch_bytes) !=
             CUBLAS_STATUS_SUCCESS) {
         r = fail(-EIO, "blas: no stream or no workspace");
         goto destroy;

@@ -29,7 +29,7 @@ int cuda_drain(struct cuda_queue *q)
     for (int i = 0; i < q->fetches; i++)
         q->fetch[i].fetch(q->fetch[i].arg);
     q->fetches = 0;
-    e = cudaStreamSynchronize(q->stream);
+    e = cudaStreamSynchronize(q->lane[0].stream);
     if (e != cudaSuccess)
         queue_fail(&q->base, cuda_errno(e), "cuda: %s", cudaGetErrorString(e));
     for (int i = 0; i < q->landings && e == cudaSuccess; i++)
@@ -76,7 +76,7 @@ void cuda_put(struct queue *base, void *dst, const void *src, size_t bytes)
         if (!staged)
             return;
         memcpy(staged, (const char *)src + at, n);
-        note(q, cuda_copy(q->stream, (char *)dst + at, staged, n), "put", bytes);
+        note(q, cuda_copy(cuda_stream(base), (char *)dst + at, staged, n), "put", bytes);
     }
 }
 
@@ -97,7 +97,7 @@ void cuda_get(struct queue *base, void *dst, const void *src, size_t bytes)
         staged = ring_take(q, n);
         if (!staged)
             return;
-        note(q, cuda_copy(q->stream, staged, (const char *)src + at, n), "get", bytes);
+        note(q, cuda_copy(cuda_stream(base), staged, (const char *)src + at, n), "get", bytes);
         q->landing[q->landings++] = (struct cuda_landing){ (char *)dst + at, staged, n };
     }
 }

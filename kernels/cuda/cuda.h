@@ -96,16 +96,25 @@ struct cuda_fetch {
     void *arg;
 };
 
-struct cuda_queue {
-    struct queue base;
+/* Where ops of a queue go, one behind the other: its stream, or one beside it while a window is captured. */
+struct cuda_lane {
     cudaStream_t stream;
-    struct cuda_alarm alarm;
-
     void *scratch; /* device memory of ops between their launches, one op at a time */
     size_t scratch_bytes;
-
     uint32_t *tickets; /* device memory, [CUDA_TICKETS]: zero between ops */
     void *counts;      /* [CUDA_WORKERS][INDEX_COUNT] bytes: zero between ops */
+    bool ahead;        /* it has ops that the queue's stream has not met yet */
+    bool apart;        /* the next kernel is the first of a section */
+};
+
+#define CUDA_LANES (1 + SIDE_LANES) /* the first is the queue's own */
+
+struct cuda_queue {
+    struct queue base;
+    struct cuda_lane lane[CUDA_LANES];
+    int on;            /* lane that ops go to */
+    cudaEvent_t cross; /* from lane to lane; NULL: no lane but the first is open */
+    struct cuda_alarm alarm;
 
     char *ring; /* pinned; handed out from the front, all free again after a wait */
     size_t ring_bytes, ring_used;
@@ -122,9 +131,24 @@ static inline struct cuda_queue *cuda_queue(struct queue *q)
     return (struct cuda_queue *)q;
 }
 
+static inline struct cuda_lane *cuda_lane(struct queue *q)
+{
+    return &cuda_queue(q)->lane[cuda_queue(q)->on];
+}
+
 static inline cudaStream_t cuda_stream(struct queue *q)
 {
-    return cuda_queue(q)->stream;
+    return cuda_lane(q)->stream;
+}
+
+/* cuda_apart - whether the kernel launched now comes in when those in front have ended: the first of a section, for two
+ * kernels that both come in early are later than one. */
+static inline bool cuda_apart(struct queue *q)
+{
+    bool apart = cuda_lane(q)->apart;
+
+    cuda_lane(q)->apart = false;
+    return apart;
 }
 
 /* cuda_errno - a negative errno for a CUDA error. */
@@ -151,6 +175,7 @@ cudaError_t cuda_strip_limits(int shared_max);
 void cuda_put(struct queue *q, void *dst, const void *src, size_t bytes);
 void cuda_get(struct queue *q, void *dst, const void *src, size_t bytes);
 int cuda_drain(struct cuda_queue *q);
+int cuda_lanes_open(struct cuda_queue *q);
 int cuda_graph_begin(struct queue *q);
 int cuda_graph_end(struct queue *q, struct graph **out);
 void cuda_graph_launch(struct queue *q, struct graph *g);

@@ -56,7 +56,7 @@ static void launch_cluster(struct queue *q, void (*kernel)(P...), unsigned clust
     c.dynamicSmemBytes = shared;
     c.stream = cuda_stream(q);
     c.attrs = attr;
-    if (q->dev->overlap) {
+    if (q->dev->overlap && !cuda_apart(q)) {
         attr[c.numAttrs].id = cudaLaunchAttributeProgrammaticStreamSerialization;
         attr[c.numAttrs++].val.programmaticStreamSerializationAllowed = 1;
     }

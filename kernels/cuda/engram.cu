@@ -38,7 +38,7 @@ extern "C" void cuda_bring(struct queue *q, const struct bring_args *a)
     }
     if (q->err)
         return;
-    await_flag<<<1, 1, 0, c->stream>>>(a->flag, a->limit_ns, c->alarm);
+    await_flag<<<1, 1, 0, cuda_stream(q)>>>(a->flag, a->limit_ns, c->alarm);
     queue_note(q, "bring");
     cuda_graph_bring(c, a);
     cuda_put(q, a->y, a->src, a->bytes);

@@ -184,6 +184,8 @@ __global__ static void expert_outputs(const __grid_constant__ struct expert_rows
             sum += part[sorted[i]][t];
     if (e.a.s2)
         sum += part[k][t];
+    if (e.a.plus)
+        sum += e.a.plus[(size_t)row * (size_t)e.a.dim + (size_t)(n0 + t)];
     e.a.y[(size_t)row * (size_t)e.a.dim + (size_t)(n0 + t)] = sum;
 }
 
@@ -294,6 +296,11 @@ static void few_rows(struct queue *q, const struct expert_rows *e)
         p.ldz = e->ldo;
         products(q, e, &p, a->dim, 1);
     }
+    if (a->plus) {
+        struct side_args join = { SIDE_JOIN, a->plus_lane };
+
+        cuda_side(q, &join);
+    }
     launch(q, expert_outputs, dim3(blocks_for((size_t)a->dim, EXL3_BLOCK), (unsigned)a->rows),
            THREADS, 0, *e, cuda_queue(q)->alarm);
 }
@@ -375,7 +382,7 @@ static void cut_inputs(const struct queue *q, struct expert_rows *e)
 void strip_moe(struct queue *q, const struct moe_args *a)
 {
     struct expert_rows e = { .a = *a };
-    size_t room = cuda_queue(q)->scratch_bytes, one;
+    size_t room = cuda_lane(q)->scratch_bytes, one;
     int most;
 
     e.x.ld = e.ldo = (int)mat_round_up((size_t)a->dim, EXL3_BLOCK);
@@ -385,7 +392,7 @@ void strip_moe(struct queue *q, const struct moe_args *a)
     e.wide = a->rows > FEW_MOST || a->rows * a->k > FEW_PICKS || a->mixed ||
              a->kinds & EXPERT_KINDS_LONG;
     e.many = e.exl3 && (size_t)a->rows * (size_t)a->k > (size_t)a->experts * 32;
-    e.ready = e.wide ? NULL : cuda_queue(q)->tickets;
+    e.ready = e.wide ? NULL : cuda_lane(q)->tickets;
     e.lot = wide_rows(a->kinds, e.many);
     e.picks = a->k;
     e.a.rows = 1;
@@ -405,8 +412,9 @@ void strip_moe(struct queue *q, const struct moe_args *a)
         e.a.id = a->id + r * (size_t)a->k;
         e.a.weight = a->weight + r * (size_t)a->k;
         e.a.y = a->y + r * (size_t)a->dim;
+        e.a.plus = a->plus ? a->plus + r * (size_t)a->dim : NULL;
         e.picks = e.a.rows * a->k;
-        lay_out(&e, (char *)cuda_queue(q)->scratch);
+        lay_out(&e, (char *)cuda_lane(q)->scratch);
         if (e.wide)
             many_rows(q, &e);
         else

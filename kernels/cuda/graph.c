@@ -54,13 +54,75 @@ int cuda_graph_begin(struct queue *base)
         return fail(-ENOMEM, "cuda: no memory for a graph");
     g->dev = (struct cuda_device *)base->dev;
     g->dev->base.allocations++;
-    e = cudaStreamBeginCapture(q->stream, cudaStreamCaptureModeThreadLocal);
+    e = cudaStreamBeginCapture(q->lane[0].stream, cudaStreamCaptureModeThreadLocal);
     if (e != cudaSuccess) {
         graph_free(g);
         return fail(cuda_errno(e), "cuda: capturing a window: %s", cudaGetErrorString(e));
     }
     q->capture = g;
     return 0;
+}
+
+/* What lane `to` gets from now on stands behind what lane `from` has so far. */
+static void cross(struct cuda_queue *q, int from, int to)
+{
+    cudaError_t e = cudaEventRecord(q->cross, q->lane[from].stream);
+
+    if (e == cudaSuccess)
+        e = cudaStreamWaitEvent(q->lane[to].stream, q->cross, 0);
+    if (e != cudaSuccess)
+        queue_fail(&q->base, cuda_errno(e), "side: %s", cudaGetErrorString(e));
+    q->lane[from].ahead = false;
+}
+
+/* Whether they are open; a capture forbids what may wait for the device, and this does not touch its stream. */
+static bool lanes(struct cuda_queue *q)
+{
+    enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+    int r = 0;
+
+    if (!q->cross) {
+        cudaThreadExchangeStreamCaptureMode(&mode);
+        r = cuda_lanes_open(q);
+        cudaThreadExchangeStreamCaptureMode(&mode);
+    }
+    if (r < 0 && q->base.err == 0)
+        q->base.err = r;
+    return q->base.err == 0;
+}
+
+void cuda_side(struct queue *base, const struct side_args *a)
+{
+    struct cuda_queue *q = cuda_queue(base);
+    int lane = 1 + a->lane;
+
+    if (base->err || !q->capture || !lanes(q))
+        return;
+    if (a->lane < 0 || a->lane >= SIDE_LANES || (a->at == SIDE_END ? q->on != lane : q->on != 0)) {
+        queue_fail(base, -EINVAL, "side: %d of lane %d inside another section", (int)a->at,
+                   a->lane);
+        return;
+    }
+    if (a->at == SIDE_BEGIN) {
+        cross(q, 0, lane);
+        q->lane[lane].ahead = q->lane[lane].apart = true;
+        q->on = lane;
+    } else if (a->at == SIDE_END) {
+        q->on = 0;
+    } else if (q->lane[lane].ahead) {
+        cross(q, lane, 0);
+    }
+}
+
+/* Streams that a capture has gone to must come back to it. */
+static void meet_lanes(struct cuda_queue *q)
+{
+    q->on = 0;
+    for (int i = 1; i < CUDA_LANES; i++)
+        if (q->lane[i].ahead)
+            cross(q, i, 0);
+    for (int i = 0; i < CUDA_LANES; i++)
+        q->lane[i].ahead = q->lane[i].apart = false;
 }
 
 int cuda_graph_end(struct queue *base, struct graph **out)
@@ -74,8 +136,9 @@ int cuda_graph_end(struct queue *base, struct graph **out)
 
     if (!g)
         return fail(-EINVAL, "cuda: no window is being captured");
+    meet_lanes(q);
     q->capture = NULL;
-    e = cudaStreamEndCapture(q->stream, &graph);
+    e = cudaStreamEndCapture(q->lane[0].stream, &graph);
     r = base->err;
     base->err = 0;
     if (r == 0 && e == cudaSuccess)
@@ -83,7 +146,7 @@ int cuda_graph_end(struct queue *base, struct graph **out)
     if (r == 0 && e == cudaSuccess)
         e = cudaGraphInstantiate(&g->exec, graph, 0);
     if (r == 0 && e == cudaSuccess)
-        e = cudaGraphUpload(g->exec, q->stream);
+        e = cudaGraphUpload(g->exec, q->lane[0].stream);
     if (r == 0 && e != cudaSuccess)
         r = fail(cuda_errno(e), "cuda: making a graph of a window: %s", cudaGetErrorString(e));
     if (graph)
@@ -114,7 +177,7 @@ void cuda_graph_launch(struct queue *base, struct graph *g)
     for (int i = 0; i < g->ins; i++)
         memcpy((void *)(uintptr_t)g->in[i].staged, g->in[i].dst, g->in[i].bytes);
     cuda_range_begin(g->name);
-    e = cudaGraphLaunch(g->exec, q->stream);
+    e = cudaGraphLaunch(g->exec, q->lane[0].stream);
     cuda_range_end();
     if (e != cudaSuccess) {
         queue_fail(base, cuda_errno(e), "cuda: launching a graph: %s", cudaGetErrorString(e));
@@ -214,14 +277,14 @@ void cuda_graph_put(struct cuda_queue *q, void *dst, const void *src, size_t byt
     char *at;
 
     if (pinned(src)) {
-        note(q, cuda_copies_add(q->stream, &g->copies, true, dst, src, bytes));
+        note(q, cuda_copies_add(cuda_stream(&q->base), &g->copies, true, dst, src, bytes));
         return;
     }
     at = stage(q, g->ins, bytes);
     if (!at)
         return;
     g->in[g->ins++] = (struct cuda_landing){ (void *)(uintptr_t)src, at, bytes };
-    note(q, cuda_copies_add(q->stream, &g->copies, true, dst, at, bytes));
+    note(q, cuda_copies_add(cuda_stream(&q->base), &g->copies, true, dst, at, bytes));
 }
 
 void cuda_graph_get(struct cuda_queue *q, void *dst, const void *src, size_t bytes)
@@ -232,5 +295,5 @@ void cuda_graph_get(struct cuda_queue *q, void *dst, const void *src, size_t byt
     if (!at)
         return;
     g->out[g->outs++] = (struct cuda_landing){ dst, at, bytes };
-    note(q, cuda_copies_add(q->stream, &g->copies, false, at, src, bytes));
+    note(q, cuda_copies_add(cuda_stream(&q->base), &g->copies, false, at, src, bytes));
 }

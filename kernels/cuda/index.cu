@@ -469,7 +469,7 @@ bool select_by_units(struct queue *q, const struct select_args *a, int row0, int
 {
     const struct cuda_device *d = (const struct cuda_device *)q->dev;
     struct indexing x = { *a, row0, a->cand_out ? 0 : FEW, (a->keys.cap + GANG - 1) / GANG,
-                          (struct index_count *)cuda_queue(q)->counts };
+                          (struct index_count *)cuda_lane(q)->counts };
 
     if (!d->gangs || a->in != CODEC_QI || a->keys.codec != CODEC_QI || a->dim != DIM ||
         a->heads > HEADS_MAX || ((uintptr_t)a->q & 15) != 0 ||

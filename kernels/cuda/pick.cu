@@ -181,18 +181,18 @@ extern "C" void cuda_best(struct queue *q, const struct best_args *a)
     }
     x.parts = x.parts > 0 ? x.parts : 1;
     row = (size_t)x.parts * ((size_t)x.kept * sizeof(*x.key) + sizeof(*x.bad));
-    if ((size_t)a->rows * row > cuda_queue(q)->scratch_bytes) {
+    if ((size_t)a->rows * row > cuda_lane(q)->scratch_bytes) {
         queue_fail(q, -EINVAL, "best: %d rows of %d need %zu bytes of scratch, there are %zu",
-                   a->rows, a->cols, (size_t)a->rows * row, cuda_queue(q)->scratch_bytes);
+                   a->rows, a->cols, (size_t)a->rows * row, cuda_lane(q)->scratch_bytes);
         return;
     }
-    x.key = (uint64_t *)cuda_queue(q)->scratch;
+    x.key = (uint64_t *)cuda_lane(q)->scratch;
     x.bad = (int32_t *)(x.key + (size_t)a->rows * (size_t)(x.parts * x.kept));
     for (int r = 0; r < a->rows; r += CUDA_TICKETS)
         launch(q, best_parts,
                dim3((unsigned)x.parts,
                     (unsigned)(a->rows - r < CUDA_TICKETS ? a->rows - r : CUDA_TICKETS)),
-               BEST_THREADS, 0, x, r, cuda_queue(q)->tickets);
+               BEST_THREADS, 0, x, r, cuda_lane(q)->tickets);
     queue_note(q, "best");
 }
 

@@ -127,9 +127,9 @@ extern "C" void plain_product(struct queue *q, const struct matmul_args *a)
         return;
     p.ld = (int)mat_round_up((size_t)p.w.cols, EXL3_BLOCK);
     p.ldz = (int)mat_round_up((size_t)p.w.rows, EXL3_BLOCK);
-    p.in = (uint16_t *)cuda_queue(q)->scratch;
+    p.in = (uint16_t *)cuda_lane(q)->scratch;
     p.z = (float *)(p.in + (size_t)ROWS * (size_t)p.ld);
-    if ((size_t)ROWS * (size_t)(p.ld * 2 + p.ldz * 4) > cuda_queue(q)->scratch_bytes) {
+    if ((size_t)ROWS * (size_t)(p.ld * 2 + p.ldz * 4) > cuda_lane(q)->scratch_bytes) {
         queue_fail(q, -EINVAL, "plain: %d x %d is too large", p.w.rows, p.w.cols);
         return;
     }

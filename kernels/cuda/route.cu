@@ -183,7 +183,7 @@ static bool route_whole(struct queue *q, const struct route_args *a)
     int shares = (g->cols + SHARE - 1) / SHARE, lot = CUDA_TICKETS * ROWS;
     unsigned tiles = blocks_for((size_t)a->experts, MAT_TILE);
     size_t row = (size_t)shares * tiles * MAT_TILE * sizeof(float);
-    size_t most = cuda_queue(q)->scratch_bytes / row;
+    size_t most = cuda_lane(q)->scratch_bytes / row;
 
     if ((g->dtype != DTYPE_F32 && g->dtype != DTYPE_BF16) || g->rows != a->experts || most < ROWS)
         return false;
@@ -199,7 +199,7 @@ static bool route_whole(struct queue *q, const struct route_args *a)
         b.weight += (size_t)r * (size_t)a->k;
         grid.y = blocks_for((size_t)b.rows, ROWS);
         launch(q, g->dtype == DTYPE_F32 ? route_tiles<DTYPE_F32> : route_tiles<DTYPE_BF16>, grid,
-               THREADS, 0, b, *g, shares, (float *)cuda_queue(q)->scratch, cuda_queue(q)->tickets);
+               THREADS, 0, b, *g, shares, (float *)cuda_lane(q)->scratch, cuda_lane(q)->tickets);
     }
     return true;
 }

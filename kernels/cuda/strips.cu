@@ -131,7 +131,7 @@ static void some_rows(struct queue *q, struct strip_launch *p, const struct matm
     p->y = a->y + (size_t)first * (size_t)p->w.rows;
     p->from = a->x + (size_t)first * (size_t)p->groups * (size_t)p->w.cols;
     if (p->wide && sheet_fits(p)) {
-        char *end = (char *)cuda_queue(q)->scratch + cuda_queue(q)->scratch_bytes;
+        char *end = (char *)cuda_lane(q)->scratch + cuda_lane(q)->scratch_bytes;
 
         sheet_matmul(q, p, at, (size_t)(end - at));
         return;
@@ -222,7 +222,7 @@ static void product_alone(struct queue *q, const struct matmul_args *a, struct s
 {
     int most;
     bool exl3 = p.w.dtype == DTYPE_EXL3;
-    size_t row, spare = 0, room = cuda_queue(q)->scratch_bytes;
+    size_t row, spare = 0, room = cuda_lane(q)->scratch_bytes;
 
     if (own_inputs(&p, a->rows)) {
         some_rows(q, &p, a, 0, NULL);
@@ -249,7 +249,7 @@ static void product_alone(struct queue *q, const struct matmul_args *a, struct s
     }
     for (int first = 0; first < a->rows; first += p.rows) {
         p.rows = a->rows - first < most ? a->rows - first : most;
-        some_rows(q, &p, a, first, (char *)cuda_queue(q)->scratch);
+        some_rows(q, &p, a, first, (char *)cuda_lane(q)->scratch);
     }
     queue_note(q, "matmul");
 }

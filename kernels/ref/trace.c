@@ -11,6 +11,12 @@ void ref_stamp(struct queue *q, const struct stamp_args *a)
         *a->at = clock_ns();
 }
 
+void ref_side(struct queue *q, const struct side_args *a)
+{
+    if (!q->err && (a->lane < 0 || a->lane >= SIDE_LANES))
+        queue_fail(q, -EINVAL, "side: lane %d of %d", a->lane, SIDE_LANES);
+}
+
 void ref_inspect(struct queue *q, const struct inspect_args *a)
 {
     if (q->err)

@@ -252,6 +252,79 @@ struct late {
     int calls;
 };
 
+#define LEN 4096
+
+static void add(const float *x, float *y)
+{
+    b->op->add(q, &(struct add_args){ .x = x, .y = y, .rows = 1, .cols = LEN });
+}
+
+static void side(enum side_at at, int lane)
+{
+    b->op->side(q, &(struct side_args){ .at = at, .lane = lane });
+}
+
+/* Lane i doubles array i + 1 some times and takes array 0 in; then all are added up. The last section is met by the end
+ * of the capture alone. */
+static void queue_sections(float *const x[1 + SIDE_LANES], float *sum)
+{
+    for (int i = 0; i < SIDE_LANES; i++) {
+        side(SIDE_BEGIN, i);
+        for (int n = 0; n < 20; n++)
+            add(x[1 + i], x[1 + i]);
+        side(SIDE_END, i);
+        side(SIDE_BEGIN, i); /* behind the one before */
+        add(x[0], x[1 + i]);
+        side(SIDE_END, i);
+    }
+    for (int i = 0; i < SIDE_LANES; i++) {
+        side(SIDE_JOIN, i);
+        add(x[1 + i], sum);
+        side(SIDE_JOIN, i); /* nothing is left to meet */
+    }
+    side(SIDE_BEGIN, 0);
+    add(sum, x[1]);
+    side(SIDE_END, 0);
+}
+
+static void sections(void)
+{
+    float *x[2 + SIDE_LANES], host[LEN], out[2][2 + SIDE_LANES][LEN];
+    struct graph *g = NULL;
+
+    for (int i = 0; i < COUNT(x); i++)
+        x[i] = take(sizeof(host));
+    for (int captured = 0; captured < 2; captured++) {
+        for (int i = 0; i < COUNT(x); i++) {
+            for (int c = 0; c < LEN; c++)
+                host[c] = (float)(c % (5 + i)) / 3;
+            b->put(q, x[i], host, sizeof(host));
+        }
+        CHECK(b->wait(q) == 0);
+        CHECK(!captured || b->graph_begin(q) == 0);
+        queue_sections(x, x[1 + SIDE_LANES]);
+        CHECK(!captured || b->graph_end(q, &g) == 0);
+        if (g)
+            b->graph_launch(q, g);
+        for (int i = 0; i < COUNT(x); i++)
+            b->get(q, out[captured][i], x[i], sizeof(host));
+        CHECK(b->wait(q) == 0);
+    }
+    CHECK(memcmp(out[0], out[1], sizeof(out[0])) == 0);
+    CHECK(out[1][1][7] != out[1][2][7]);
+    b->graph_close(g);
+
+    CHECK(b->graph_begin(q) == 0);
+    side(SIDE_BEGIN, 0);
+    side(SIDE_BEGIN, 1); /* inside another one */
+    CHECK(b->graph_end(q, &g) == -EINVAL);
+    CHECK(b->graph_begin(q) == 0);
+    side(SIDE_END, 0);
+    CHECK(b->graph_end(q, &g) == -EINVAL);
+    for (int i = 0; i < COUNT(x); i++)
+        b->free(d, x[i]);
+}
+
 static void late_fetch(void *arg)
 {
     struct late *l = arg;
@@ -458,11 +531,11 @@ int queue_main(int argc, char **argv)
     static const struct {
         const char *name;
         void (*run)(void);
-    } parts[] = { { "memory", memory },           { "copies", copies },
-                  { "sticky", sticky },           { "found", found },
-                  { "graphs", graphs },           { "brings", brings },
-                  { "exchange", exchange_alone }, { "parts", parts_added },
-                  { "watched", watched } };
+    } parts[] = { { "memory", memory },     { "copies", copies },
+                  { "sticky", sticky },     { "found", found },
+                  { "graphs", graphs },     { "brings", brings },
+                  { "sections", sections }, { "exchange", exchange_alone },
+                  { "parts", parts_added }, { "watched", watched } };
     int r = lab_open(&lab);
 
     if (r != 0)
