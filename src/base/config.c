@@ -112,6 +112,8 @@ static const struct field fields[] = {
       NAMES("auto", "on", "off")),
     F(overlap, CFG_BOOL, "on", LOCAL,
       "a kernel's blocks may come in while the one before it ends"),
+    F(side, CFG_BOOL, "on", LOCAL,
+      "ops that do not need each other run side by side in captured windows"),
     F(graph_max, CFG_INT, "48", AGREE, "captured windows kept at once", RANGE(0, 1024)),
     F(engram_cache, CFG_BYTES, "256MiB", LOCAL, "bound of the row cache",
       RANGE(0, INT64_C(1) << 40)),

@@ -58,15 +58,14 @@ struct v41_site {
 
 /* Routed and shared experts; the arrays on the device are made by v41_layer_ready. */
 struct v41_experts {
-    int n, k, inter; /* inter: this rank's widest share, for scratch */
-    uint32_t kinds;  /* of all their weights */
+    int n, k, inter; /* inter: this rank's widest share of a routed one, for scratch */
+    uint32_t kinds;  /* of all routed weights */
     int mixed;       /* as moe_args has it */
     struct mat gate;
     const float *bias;
     struct mat *w1, *w3, *w2;          /* host, [n] */
     const struct mat *d_w1, *d_w3, *d_w2; /* device, [n] */
     struct mat s1, s3, s2;
-    const struct mat *d_s1, *d_s3, *d_s2; /* device */
 };
 
 struct v41_layer {
@@ -101,6 +100,7 @@ struct v41_pass {
     float *mix[2];    /* [rows][hc] what the attention and the FFN site make */
     float *sum;       /* [rows][dim] what the newest sublayer gave, summed over ranks */
     bool due;         /* it is not in the streams yet: v41_settle, or the next site */
+    bool side;        /* its rows are few enough that ops run side by side */
     float *post, *comb; /* [rows][hc], [rows][hc][hc] of the newest site */
     int32_t *sel;     /* [rows][index_topk] selection of the newest index source */
     int32_t *cand;    /* [rows][cand_blocks] of the candidate layer */
@@ -141,6 +141,10 @@ void v41_window_rows(const struct v41_arch *a, const struct v41_layer *l, struct
  * note     a drafter's stages have no sources: sel and cand stay NULL with sources false */
 void v41_pass_init(struct v41_pass *s, const struct v41_arch *a, struct exec *x, int rows, bool sources);
 
+/* v41_side - a step of op `side`, where the pass has sections. */
+enum v41_lane { V41_LANE_LAYER, V41_LANE_NGRAM, V41_LANE_SHARED };
+void v41_side(struct exec *x, const struct v41_pass *s, enum side_at at, enum v41_lane lane);
+
 /* v41_settle - bring into the streams what the newest sublayer gave. */
 void v41_settle(const struct v41_arch *a, struct exec *x, int rows, struct v41_pass *s, float *X);
 
@@ -148,6 +152,12 @@ void v41_settle(const struct v41_arch *a, struct exec *x, int rows, struct v41_p
  * and h before that if it is not NULL. to_pre: where the site's own mix for the sublayer behind goes. */
 void v41_site(const struct v41_arch *a, const struct v41_site *site, struct exec *x, int rows, struct v41_pass *s,
               float *X, const float *pre, float *to_pre, const float *w, float *h, float *n);
+
+/* v41_attention, v41_experts - the halves of v41_layer_forward. */
+void v41_attention(const struct v41_arch *a, const struct v41_layer *l, const struct v41_layer *kv_source,
+                   struct exec *x, const struct slot_pool *p, const struct v41_rows *r, struct v41_pass *s, float *X);
+void v41_experts(const struct v41_arch *a, const struct v41_layer *l, struct exec *x, int rows, struct v41_pass *s,
+                 float *X);
 
 /* v41_layer_forward - the layer on streams X [rows][hc][dim], in place but for what v41_settle adds. kv_source owns the compressed rows and
  * keys that the layer reads; NULL at ratio 0. */

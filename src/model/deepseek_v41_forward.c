@@ -7,6 +7,8 @@
 #include <assert.h>
 #include <math.h>
 
+#define SIDE_ROWS 64 /* of a window that is captured */
+
 /* What the released code multiplies in FP8 or FP4: its inputs are codes too, where the run says so. */
 static float *linear(struct exec *x, struct matmuls_args *l, const struct mat *w, const float *in,
                      int rows)
@@ -99,7 +101,13 @@ void v41_window_rows(const struct v41_arch *a, const struct v41_layer *l, struct
     x->op->row_keeps(x->q, &list);
 }
 
-/* What a layer's attention makes of its normed rows, all at once, and then of qr. */
+void v41_side(struct exec *x, const struct v41_pass *s, enum side_at at, enum v41_lane lane)
+{
+    if (s->side)
+        x->op->side(x->q, &(struct side_args){ .at = at, .lane = (int)lane });
+}
+
+/* What a layer's attention makes of its normed rows, and then of qr. */
 struct v41_made {
     float *qr, *kv, *lat, *gate, *wt, *q, *iq;
 };
@@ -111,6 +119,15 @@ static void products_of_rows(const struct v41_layer *l, struct exec *x, const fl
 
     m->qr = linear(x, &list, &l->wq_a, n, rows);
     m->kv = v41_window_product(l, x, &list, n, rows);
+    x->op->matmuls(x->q, &list);
+}
+
+/* The products that sources make of them besides. */
+static void products_of_sources(const struct v41_layer *l, struct exec *x, const float *n, int rows,
+                                struct v41_made *m)
+{
+    struct matmuls_args list = { .n = 0 };
+
     if (l->kv_owner) {
         m->lat = plain(x, &list, &l->c_wkv, n, rows, l->ratio == 1 ? x->round : ROUND_NONE);
         if (l->ratio > 1)
@@ -121,19 +138,8 @@ static void products_of_rows(const struct v41_layer *l, struct exec *x, const fl
     x->op->matmuls(x->q, &list);
 }
 
-static void products_of_queries(const struct v41_layer *l, struct exec *x, int rows,
-                                struct v41_made *m)
-{
-    struct matmuls_args list = { .n = 0 };
-
-    m->q = linear(x, &list, &l->wq_b, m->qr, rows);
-    if (l->index_owner)
-        m->iq = linear(x, &list, &l->i_wq_b, m->qr, rows);
-    x->op->matmuls(x->q, &list);
-}
-
 /* Compressed rows and index keys of the groups that end in these rows. Both come from the latent before
- * it is rotated; where no rows are pooled it has been normed. */
+ * it is rotated. */
 static void compress(const struct v41_arch *a, const struct v41_layer *l, struct exec *x,
                      const struct slot_pool *p, const struct v41_rows *r, const struct v41_made *m)
 {
@@ -152,8 +158,8 @@ static void compress(const struct v41_arch *a, const struct v41_layer *l, struct
                                                .cols = a->head_dim,
                                                .ratio = l->ratio,
                                                .round = x->round });
-        norm(x, a, l->c_norm, lat, r->rows, a->head_dim);
     }
+    norm(x, a, l->c_norm, lat, r->rows, a->head_dim);
     key = plain(x, &list, &l->i_wk, lat, r->rows, x->round);
     x->op->matmuls(x->q, &list);
     keep(x, &kept, a, l, p, r, l->keys, l->ratio, l->i_k_norm, key);
@@ -165,11 +171,14 @@ static void compress(const struct v41_arch *a, const struct v41_layer *l, struct
 static void select_rows(const struct v41_arch *a, const struct v41_layer *l,
                         const struct v41_layer *kv_source, struct exec *x,
                         const struct slot_pool *p, const struct v41_rows *r, struct v41_pass *s,
-                        const struct v41_made *m)
+                        struct v41_made *m)
 {
     const struct state_view *keys = &p->view[kv_source->keys];
     float *scratch = arena_f32(x->tmp, (size_t)x->workers * (size_t)keys->cap);
+    struct matmuls_args list = { .n = 0 };
 
+    m->iq = linear(x, &list, &l->i_wq_b, m->qr, r->rows);
+    x->op->matmuls(x->q, &list);
     rotate(x, a, l, r, m->iq, a->index_heads, a->index_dim);
     x->op->requant(x->q, &(struct requant_args){ .x = m->iq,
                                                  .rows = r->rows * a->index_heads,
@@ -202,20 +211,31 @@ static void attention(const struct v41_arch *a, const struct v41_layer *l,
 {
     int topk = l->ratio ? a->index_topk : 0;
     struct row_keeps_args kept = { .n = 0 };
+    struct matmuls_args list = { .n = 0 };
     struct v41_made m = { 0 };
     float *o, *z, *scratch;
+    bool source = l->kv_owner || l->index_owner;
 
+    if (source) {
+        v41_side(x, s, SIDE_BEGIN, V41_LANE_LAYER);
+        products_of_sources(l, x, n, r->rows, &m);
+        if (l->kv_owner)
+            compress(a, l, x, p, r, &m);
+        v41_side(x, s, SIDE_END, V41_LANE_LAYER);
+    }
     products_of_rows(l, x, n, r->rows, &m);
     norm_beside(x, &kept, a, l->q_norm, m.qr, r->rows, a->q_rank);
     keep(x, &kept, a, l, p, r, l->win, 1, l->kv_norm, m.kv);
-    if (l->kv_owner && l->ratio == 1)
-        norm_beside(x, &kept, a, l->c_norm, m.lat, r->rows, a->head_dim);
     x->op->row_keeps(x->q, &kept);
-    products_of_queries(l, x, r->rows, &m);
-    if (l->kv_owner)
-        compress(a, l, x, p, r, &m);
-    if (l->index_owner)
+    if (l->index_owner) {
+        v41_side(x, s, SIDE_BEGIN, V41_LANE_LAYER);
         select_rows(a, l, kv_source, x, p, r, s, &m);
+        v41_side(x, s, SIDE_END, V41_LANE_LAYER);
+    }
+    m.q = linear(x, &list, &l->wq_b, m.qr, r->rows);
+    x->op->matmuls(x->q, &list);
+    if (source)
+        v41_side(x, s, SIDE_JOIN, V41_LANE_LAYER);
     o = arena_f32(x->tmp, (size_t)r->rows * (size_t)(l->heads * a->head_dim));
     scratch = arena_f32(x->tmp, (size_t)x->workers *
                                     attend_scratch(a->head_dim, a->window, r->block, topk));
@@ -253,16 +273,45 @@ static void attention(const struct v41_arch *a, const struct v41_layer *l,
     comm_sum(x->comm, x->q, l->site, y, (size_t)r->rows * (size_t)a->dim);
 }
 
+/* What the shared expert adds to every row, from the arena; NULL where this rank has no share of it. */
+static const float *shared_expert(const struct v41_arch *a, const struct v41_experts *e,
+                                  struct exec *x, int rows, const float *n)
+{
+    struct matmuls_args list = { .n = 0 };
+    float *gate, *up, *y;
+
+    if (e->s1.rows == 0)
+        return NULL;
+    gate = linear(x, &list, &e->s1, n, rows);
+    up = linear(x, &list, &e->s3, n, rows);
+    x->op->matmuls(x->q, &list);
+    x->op->swiglu(x->q, &(struct swiglu_args){ .gate = gate,
+                                               .up = up,
+                                               .y = gate,
+                                               .rows = rows,
+                                               .cols = e->s1.rows,
+                                               .limit = a->limit,
+                                               .round = x->round });
+    y = arena_f32(x->tmp, (size_t)rows * (size_t)a->dim);
+    x->op->matmul(
+        x->q, &(struct matmul_args){ .w = &e->s2, .x = gate, .y = y, .rows = rows, .in = x->in });
+    return y;
+}
+
 /* y becomes the sum over ranks of routed and shared experts, not rounded. */
 static void experts(const struct v41_arch *a, const struct v41_layer *l, struct exec *x, int rows,
-                    const float *n, float *y)
+                    const struct v41_pass *s, const float *n, float *y)
 {
     const struct v41_experts *e = &l->moe;
     float *logit = arena_f32(x->tmp, (size_t)rows * (size_t)e->n);
     float *weight = arena_f32(x->tmp, (size_t)rows * (size_t)e->k);
     int32_t *id = arena_i32(x->tmp, (size_t)rows * (size_t)e->k);
     float *scratch = arena_f32(x->tmp, (size_t)rows * (size_t)(e->k + 1) * 2 * (size_t)e->inter);
+    const float *plus;
 
+    v41_side(x, s, SIDE_BEGIN, V41_LANE_SHARED);
+    plus = shared_expert(a, e, x, rows, n);
+    v41_side(x, s, SIDE_END, V41_LANE_SHARED);
     x->op->route(x->q, &(struct route_args){ .gate = &e->gate,
                                              .x = n,
                                              .logit = logit,
@@ -278,14 +327,13 @@ static void experts(const struct v41_arch *a, const struct v41_layer *l, struct 
     x->op->moe(x->q, &(struct moe_args){ .w1 = e->d_w1,
                                          .w3 = e->d_w3,
                                          .w2 = e->d_w2,
-                                         .s1 = e->d_s1,
-                                         .s3 = e->d_s3,
-                                         .s2 = e->d_s2,
                                          .x = n,
                                          .weight = weight,
                                          .id = id,
                                          .y = y,
                                          .scratch = scratch,
+                                         .plus = plus,
+                                         .plus_lane = V41_LANE_SHARED,
                                          .rows = rows,
                                          .experts = e->n,
                                          .k = e->k,
@@ -344,7 +392,7 @@ void v41_site(const struct v41_arch *a, const struct v41_site *site, struct exec
 void v41_pass_init(struct v41_pass *s, const struct v41_arch *a, struct exec *x, int rows,
                    bool sources)
 {
-    *s = (struct v41_pass){ 0 };
+    *s = (struct v41_pass){ .side = x->side && rows <= SIDE_ROWS };
     s->mix[0] = arena_f32(x->tmp, (size_t)rows * (size_t)a->hc);
     s->mix[1] = arena_f32(x->tmp, (size_t)rows * (size_t)a->hc);
     s->post = arena_f32(x->tmp, (size_t)rows * (size_t)a->hc);
@@ -356,9 +404,9 @@ void v41_pass_init(struct v41_pass *s, const struct v41_arch *a, struct exec *x,
         s->cand = arena_i32(x->tmp, (size_t)rows * (size_t)a->cand_blocks);
 }
 
-void v41_layer_forward(const struct v41_arch *a, const struct v41_layer *l,
-                       const struct v41_layer *kv_source, struct exec *x, const struct slot_pool *p,
-                       const struct v41_rows *r, struct v41_pass *s, float *X)
+void v41_attention(const struct v41_arch *a, const struct v41_layer *l,
+                   const struct v41_layer *kv_source, struct exec *x, const struct slot_pool *p,
+                   const struct v41_rows *r, struct v41_pass *s, float *X)
 {
     size_t mark = arena_mark(x->tmp);
     float *n = arena_f32(x->tmp, (size_t)r->rows * (size_t)a->dim);
@@ -366,9 +414,26 @@ void v41_layer_forward(const struct v41_arch *a, const struct v41_layer *l,
     v41_site(a, &l->hc_attn, x, r->rows, s, X, s->pre, s->mix[0], l->attn_norm, NULL, n);
     attention(a, l, kv_source, x, p, r, s, n, s->sum);
     s->due = true;
-    v41_site(a, &l->hc_ffn, x, r->rows, s, X, s->mix[0], s->mix[1], l->ffn_norm, NULL, n);
-    experts(a, l, x, r->rows, n, s->sum);
+    arena_reset(x->tmp, mark);
+}
+
+void v41_experts(const struct v41_arch *a, const struct v41_layer *l, struct exec *x, int rows,
+                 struct v41_pass *s, float *X)
+{
+    size_t mark = arena_mark(x->tmp);
+    float *n = arena_f32(x->tmp, (size_t)rows * (size_t)a->dim);
+
+    v41_site(a, &l->hc_ffn, x, rows, s, X, s->mix[0], s->mix[1], l->ffn_norm, NULL, n);
+    experts(a, l, x, rows, s, n, s->sum);
     s->due = true;
     s->pre = s->mix[1];
     arena_reset(x->tmp, mark);
+}
+
+void v41_layer_forward(const struct v41_arch *a, const struct v41_layer *l,
+                       const struct v41_layer *kv_source, struct exec *x, const struct slot_pool *p,
+                       const struct v41_rows *r, struct v41_pass *s, float *X)
+{
+    v41_attention(a, l, kv_source, x, p, r, s, X);
+    v41_experts(a, l, x, r->rows, s, X);
 }

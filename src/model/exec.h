@@ -30,6 +30,7 @@ struct exec {
     int workers;      /* of the device: what per-worker scratch is sized by */
     enum round round; /* of activations: ROUND_NONE at fp32, ROUND_BF16 at bf16 and released */
     enum codec in;    /* of inputs of FP8 and MXFP4 weights: CODEC_QW at released, else CODEC_F32 */
+    bool side;        /* ops that do not need each other are queued as sections of op `side` */
     bool trace;       /* setting trace_numerics: look for a NaN or an infinity behind every layer */
 };
 

@@ -429,30 +429,60 @@ static float *gather_rows(struct v41_model *m, struct exec *x, int site, const f
     return y;
 }
 
-static void engram(struct v41_model *m, struct exec *x, struct window *w, int t, float *X)
+/* Where a pass has come to with its n-gram layers. */
+struct ngrams {
+    int begun;   /* tables whose product has been queued */
+    float *own;  /* what the newest gave: this rank's share of keys and values */
+    size_t mark; /* of the arena before it */
+};
+
+/* The keys and values of the rows of the next table, if its layer is `layer`: they need nothing of the streams. */
+static void engram_begin(struct v41_model *m, struct exec *x, struct window *w, int layer,
+                         const struct v41_pass *s, struct ngrams *g)
 {
     const struct v41_arch *a = &m->a;
-    const struct v41_engram *e = &m->engram[t];
-    size_t mark = arena_mark(x->tmp);
-    int ranks = m->base.ranks, site = engram_site(a, t), width[RANKS_MAX];
-    float *rows, *own, *kv;
+    int ranks = m->base.ranks, t = g->begun, width[RANKS_MAX];
+    const struct mat *wkv;
+    float *rows;
 
+    if (t == a->engrams || a->engram_layer[t] != layer)
+        return;
+    wkv = &m->engram[t].wkv;
     for (int i = 0; i < ranks; i++) {
         int64_t first, count;
 
         share_of(m->columns, i, ranks, &first, &count);
         width[i] = (int)count * a->engram_dim;
     }
+    g->mark = arena_mark(x->tmp);
     window_bring(x, w, t);
-    rows = gather_rows(m, x, site, w->engram[t], w->rows, w->engram_ld[t], width);
-    own = arena_f32(x->tmp, (size_t)w->rows * (size_t)e->wkv.rows);
-    x->op->matmul(
-        x->q,
-        &(struct matmul_args){
-            .w = &e->wkv, .x = rows, .y = own, .rows = w->rows, .in = x->in, .round = x->round });
-    for (int i = 0; i < ranks; i++)
+    rows = gather_rows(m, x, engram_site(a, t), w->engram[t], w->rows, w->engram_ld[t], width);
+    g->own = arena_f32(x->tmp, (size_t)w->rows * (size_t)wkv->rows);
+    v41_side(x, s, SIDE_BEGIN, V41_LANE_NGRAM);
+    x->op->matmul(x->q, &(struct matmul_args){ .w = wkv,
+                                               .x = rows,
+                                               .y = g->own,
+                                               .rows = w->rows,
+                                               .in = x->in,
+                                               .round = x->round });
+    v41_side(x, s, SIDE_END, V41_LANE_NGRAM);
+    g->begun++;
+}
+
+/* What those of the newest table put into the streams. */
+static void engram_end(struct v41_model *m, struct exec *x, struct window *w, struct v41_pass *s,
+                       struct ngrams *g, float *X)
+{
+    const struct v41_arch *a = &m->a;
+    int t = g->begun - 1, width[RANKS_MAX];
+    const struct v41_engram *e = &m->engram[t];
+    float *kv;
+
+    v41_settle(a, x, w->rows, s, X);
+    for (int i = 0; i < m->base.ranks; i++)
         width[i] = e->wkv.rows;
-    kv = gather_rows(m, x, site + 1, own, w->rows, e->wkv.rows, width);
+    v41_side(x, s, SIDE_JOIN, V41_LANE_NGRAM);
+    kv = gather_rows(m, x, engram_site(a, t) + 1, g->own, w->rows, e->wkv.rows, width);
     x->op->engram_gate(x->q, &(struct engram_gate_args){ .kv = kv,
                                                          .qw = e->qw,
                                                          .kw = e->kw,
@@ -462,7 +492,8 @@ static void engram(struct v41_model *m, struct exec *x, struct window *w, int t,
                                                          .dim = a->dim,
                                                          .eps = a->eps,
                                                          .round = x->round });
-    arena_reset(x->tmp, mark);
+    arena_reset(x->tmp, g->mark);
+    g->own = NULL;
 }
 
 static void head(struct v41_model *m, struct exec *x, struct window *w, struct v41_pass *s,
@@ -484,20 +515,19 @@ static void v41_forward(struct model *base, struct exec *x, const struct slot_po
     struct v41_rows rows = { .info = w->info, .rows = w->rows, .mode = ATTEND_CAUSAL };
     size_t mark = arena_mark(x->tmp);
     float *X = arena_f32(x->tmp, (size_t)w->rows * (size_t)(a->hc * a->dim));
+    struct ngrams ngrams = { 0 };
     struct v41_pass pass;
 
     v41_pass_init(&pass, a, x, w->rows, true);
     x->op->embed(
         x->q, &(struct embed_args){
                   .table = &m->embed, .info = w->info, .y = X, .rows = w->rows, .copies = a->hc });
+    engram_begin(m, x, w, 0, &pass, &ngrams);
     for (int i = 0; i < a->layers; i++) {
         const struct v41_layer *l = &m->layer[i];
 
-        for (int t = 0; t < a->engrams; t++)
-            if (a->engram_layer[t] == i) {
-                v41_settle(a, x, w->rows, &pass, X);
-                engram(m, x, w, t, X);
-            }
+        if (ngrams.own)
+            engram_end(m, x, w, &pass, &ngrams, X);
         for (int t = 0; t < a->taps; t++)
             if (a->tap_layer[t] == i) {
                 v41_settle(a, x, w->rows, &pass, X);
@@ -509,8 +539,9 @@ static void v41_forward(struct model *base, struct exec *x, const struct slot_po
                                                              .ldy = base->tap_cols,
                                                              .round = x->round });
             }
-        v41_layer_forward(a, l, l->ratio ? &m->layer[a->kv_source[i]] : NULL, x, p, &rows, &pass,
-                          X);
+        v41_attention(a, l, l->ratio ? &m->layer[a->kv_source[i]] : NULL, x, p, &rows, &pass, X);
+        engram_begin(m, x, w, i + 1, &pass, &ngrams);
+        v41_experts(a, l, x, w->rows, &pass, X);
         if (x->trace)
             v41_settle(a, x, w->rows, &pass, X);
         exec_layer(x, X, w->info, w->rows, a->hc * a->dim, i);

@@ -187,7 +187,7 @@ static void note(struct calls *c, enum kind kind, const char *op, const void *ar
 {
     struct kept *k;
 
-    if (kind == KIND_stamp || c->n == c->room)
+    if (kind == KIND_stamp || kind == KIND_side || c->n == c->room)
         return;
     k = &c->kept[c->n++];
     if (!c->recording) {

@@ -66,6 +66,7 @@ static const struct {
     { "pin", "auto" },
     { "graphs", "auto" },
     { "overlap", "on" },
+    { "side", "on" },
     { "graph_max", "48" },
     { "engram_cache", "256MiB" },
     { "engram_io", "auto" },
@@ -388,6 +389,7 @@ static const char *const local_keys[] = {
     "connect_timeout_ms=1",
     "spin_us=1",
     "overlap=off",
+    "side=off",
 };
 
 static const char *const agreed_keys[] = {

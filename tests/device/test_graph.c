@@ -57,15 +57,17 @@ static void upload(struct rig *g, int slot, const int32_t *tok, int rows)
     CHECK(window_upload(&g->x, g->pool, g->w) == 0, "rows %d", rows);
 }
 
-static struct graph *capture_forward(struct rig *g)
+static struct graph *capture_forward(struct rig *g, bool side)
 {
     struct graph *graph = NULL;
 
+    g->x.side = side;
     CHECK(g->q->ops->graph_begin(g->q) == 0, "rows %d", g->w->rows);
     g->m->ops->forward(g->m, &g->x, g->pool, g->w);
     CHECK(g->q->ops->graph_end(g->q, &graph) == 0, "rows %d", g->w->rows);
     /* making a graph allocates, and that waits for an exchange of a rank that is further on */
     CHECK(comm_barrier(g->comm) == 0, "rows %d", g->w->rows);
+    g->x.side = false;
     return graph;
 }
 
@@ -79,44 +81,57 @@ static int fresh(struct rig *g, const int32_t *ids)
     return slot;
 }
 
-/* Windows of R rows at four positions and in two slots, eager and by one graph. */
+static void same(const struct rig *g, const struct rows_out *want, const struct rows_out *got,
+                 int rows, int at, const char *how)
+{
+    CHECK(memcmp(want->logits, got->logits,
+                 sizeof(float) * (size_t)g->m->vocab_share * (size_t)rows) == 0,
+          "logits of %d rows at %d, %s", rows, at, how);
+    CHECK(memcmp(want->taps, got->taps, sizeof(float) * (size_t)g->m->tap_cols * (size_t)rows) == 0,
+          "taps of %d rows at %d, %s", rows, at, how);
+    CHECK(want->states == got->states, "states after %d rows at %d, %s", rows, at, how);
+}
+
+/* Windows of R rows at four positions and in slots of their own: eager, by one graph, and by one whose ops run side by
+ * side where ranks do not share the device. */
 static void windows(struct rig *g, void *arg)
 {
     static const int sizes[] = { 2, 1, 3, 4, 6, 8, 16 };
     size_t n, z = (size_t)g->m->vocab_share * 16, t = (size_t)g->m->tap_cols * 16;
+    bool side = g->x.side;
     const int32_t *ids = golden_i32(&n, "prose_long.ids");
     struct rows_out want = { calloc(z, sizeof(float)), calloc(t, sizeof(float)), 0 };
     struct rows_out got = { calloc(z, sizeof(float)), calloc(t, sizeof(float)), 0 };
 
     for (size_t i = 0; i < (quick ? 1 : sizeof(sizes) / sizeof(sizes[0])); i++) {
-        int rows = sizes[i], positions = quick ? 1 : 4, a, b;
-        struct graph *graph;
+        int rows = sizes[i], positions = quick ? 1 : 4, slot[3], ways = side ? 3 : 2;
+        struct graph *graph[3] = { NULL };
 
-        a = fresh(g, ids);
-        b = fresh(g, ids);
-        upload(g, a, ids + PROMPT, rows);
-        graph = capture_forward(g);
-        for (int at = PROMPT; graph && at < PROMPT + positions * rows; at += rows) {
-            upload(g, a, ids + at, rows);
+        g->x.side = false;
+        for (int s = 0; s < ways; s++)
+            slot[s] = fresh(g, ids);
+        upload(g, slot[0], ids + PROMPT, rows);
+        for (int s = 1; s < ways; s++)
+            graph[s] = capture_forward(g, s == 2);
+        for (int at = PROMPT; graph[ways - 1] && at < PROMPT + positions * rows; at += rows) {
+            upload(g, slot[0], ids + at, rows);
             g->m->ops->forward(g->m, &g->x, g->pool, g->w);
-            keep(g, a, rows, &want);
-            upload(g, b, ids + at, rows);
-            g->q->ops->graph_launch(g->q, graph);
-            keep(g, b, rows, &got);
-            CHECK(memcmp(want.logits, got.logits,
-                         sizeof(float) * (size_t)g->m->vocab_share * (size_t)rows) == 0,
-                  "logits of %d rows at %d", rows, at);
-            CHECK(memcmp(want.taps, got.taps,
-                         sizeof(float) * (size_t)g->m->tap_cols * (size_t)rows) == 0,
-                  "taps of %d rows at %d", rows, at);
-            CHECK(want.states == got.states, "states after %d rows at %d", rows, at);
+            keep(g, slot[0], rows, &want);
+            for (int s = 1; s < ways; s++) {
+                upload(g, slot[s], ids + at, rows);
+                g->q->ops->graph_launch(g->q, graph[s]);
+                keep(g, slot[s], rows, &got);
+                same(g, &want, &got, rows, at, s == 1 ? "in a row" : "side by side");
+            }
         }
         CHECK(comm_check(g->comm) == 0, "rows %d", rows);
         CHECK(comm_barrier(g->comm) == 0, "rows %d", rows);
-        g->q->ops->graph_close(graph);
-        slot_drop(g->pool, a);
-        slot_drop(g->pool, b);
+        for (int s = 0; s < ways; s++) {
+            g->q->ops->graph_close(graph[s]);
+            slot_drop(g->pool, slot[s]);
+        }
     }
+    g->x.side = side;
     free(want.logits), free(want.taps), free(got.logits), free(got.taps);
 }
 
@@ -340,7 +355,7 @@ int graph_main(int argc, char **argv)
         for (int fp32 = 0; fp32 < (quick ? 1 : 2); fp32++)
             rigs_run(
                 &(struct rig_settings){
-                    .ranks = ranks, .fp32 = fp32, .slots = 2, .context = 512, .rows_max = 80 },
+                    .ranks = ranks, .fp32 = fp32, .slots = 3, .context = 512, .rows_max = 80 },
                 windows, NULL);
     for (int ranks = 1; ranks <= most; ranks++)
         for (int slots = 1; slots <= (quick ? 1 : 3); slots += 2) {

@@ -151,6 +151,40 @@ Test(windows, every_split_has_the_bits_of_single_rows_at_released_numerics)
              every_split, NULL);
 }
 
+/* Ops queued as sections that may run side by side: here the order of the calls is another one. */
+static void sections(struct rig *g, void *arg)
+{
+    size_t n;
+    const int32_t *ids = golden_i32(&n, "prose_long.ids");
+    struct trace want, got;
+    int slot;
+
+    trace_open(g, &want);
+    trace_open(g, &got);
+    g->x.side = false;
+    serial(g, ids, &want);
+    g->x.side = true;
+    serial(g, ids, &got);
+    expect_same(g, &got, &want, ROWS, "sections, rows a window:", 1);
+    cr_expect(memcmp(got.digest, want.digest, sizeof(want.digest)) == 0, "states");
+    slot = fresh_slot(g, ids, START);
+    rig_forward(g, slot, ids + START, ROWS, true);
+    record(g, &got, 0, 0, ROWS);
+    rig_keep(g, slot, ROWS);
+    expect_same(g, &got, &want, ROWS, "sections, rows a window:", ROWS);
+    cr_expect(eq(u64, digest(g, slot), want.digest[ROWS]));
+    slot_drop(g->pool, slot);
+    trace_close(&want);
+    trace_close(&got);
+}
+
+Test(windows, sections_change_no_row_and_no_state)
+{
+    rigs_run(&(struct rig_settings){ .ranks = 1, .rows_max = ROWS }, sections, NULL);
+    rigs_run(&(struct rig_settings){ .ranks = 2, .rows_max = ROWS, .bf16_wire = true }, sections,
+             NULL);
+}
+
 /* Windows of R rows that are filled up to a bucket, as captured ones are: the padding is nobody's. */
 static void every_padding(struct rig *g, void *arg)
 {

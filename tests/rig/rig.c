@@ -194,6 +194,7 @@ static void open_exec(struct rig *g)
                           .tmp = &g->arena,
                           .comm = g->comm,
                           .workers = g->dev->workers,
+                          .side = g->dev->side_bytes > 0 && g->set->ranks == 1,
                           .round = g->set->fp32 ? ROUND_NONE : ROUND_BF16,
                           .in = g->set->released ? CODEC_QW : CODEC_F32 };
     exec_dry(&dry, &count, &g->x);
