@@ -530,11 +530,20 @@ static int prompts(struct bench *b)
     int32_t *ids = malloc(((size_t)most + 1) * sizeof(*ids));
     struct line *line = malloc(CALLS_MAX * sizeof(*line));
     int err = ids && line ? 0 : fail(-ENOMEM, "bench: no memory"), lines = 0, rows = 0;
+    double most_tflops = 0;
 
+    if (err == 0 && !b->cold.blas)
+        err = cold_find_blas(&b->cold);
+    if (err == 0)
+        err = cold_matrix_rate(&b->cold, &most_tflops);
+    err = err > 0 ? 0 : err;
+    json_put_f64(&b->json, "matrix_tflops", most_tflops);
     json_begin_array(&b->json, "prompts");
+    if (!b->o->json && most_tflops > 0)
+        printf("\na large bf16 product of cuBLAS runs at %.0f TFLOP/s", most_tflops);
     if (!b->o->json)
-        printf("\n%4s %10s %10s %10s %16s\n", "rows", "prompt ms", "tok/s", "dense ms",
-               "dense TFLOP/s");
+        printf("\n%4s %10s %10s %10s %16s %8s\n", "rows", "prompt ms", "tok/s", "dense ms",
+               "dense TFLOP/s", "share");
     for (int i = 0; i < PROMPTS && prompts_of[i] <= most && err == 0; i++) {
         int64_t ns[CHUNKS], one;
         double dense_us, tflops;
@@ -555,8 +564,9 @@ static int prompts(struct bench *b)
         json_put_f64(&b->json, "dense_tflops", tflops);
         json_end_object(&b->json);
         if (!b->o->json)
-            printf("%4d %10.3f %10.0f %10.3f %16.1f\n", rows, (double)one / 1e6,
-                   1e9 * rows / (double)one, dense_us / 1e3, tflops);
+            printf("%4d %10.3f %10.0f %10.3f %16.1f %7.1f%%\n", rows, (double)one / 1e6,
+                   1e9 * rows / (double)one, dense_us / 1e3, tflops,
+                   most_tflops > 0 ? 100 * tflops / most_tflops : 0);
     }
     json_end_array(&b->json);
     json_begin_array(&b->json, "inside_prompt");

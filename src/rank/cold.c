@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define LARGE 4096 /* rows and inputs of a product by which the matrix unit is measured */
 #define SPILL ((size_t)192 << 20) /* bytes on a device, more than its caches hold */
 #define SPILL_HOST ((size_t)8 << 20)
 #define COPY ((size_t)1 << 30)
@@ -151,6 +152,29 @@ int cold_blas(struct cold *c, int i, double *us)
     by_blas(c, i); /* the library loads its kernels, which it may not do while calls are captured */
     r = c->q->ops->wait(c->q);
     return r < 0 ? r : us_of(c, by_blas, i, us);
+}
+
+static void by_blas_large(struct cold *c, int i)
+{
+    (void)i;
+    blas_product(c->blas, c->spill[0], c->spill[1], c->spill[1] + c->spill_cols / 2, LARGE,
+                 LARGE / 2, LARGE);
+}
+
+int cold_matrix_rate(struct cold *c, double *tflops)
+{
+    double us;
+    int r;
+
+    if (!c->blas || c->spill_cols < (size_t)LARGE * LARGE) /* half of it for outputs */
+        return 1;
+    by_blas_large(c, 0);
+    r = c->q->ops->wait(c->q);
+    if (r == 0)
+        r = us_of(c, by_blas_large, 0, &us);
+    if (r == 0)
+        *tflops = (double)LARGE * LARGE * LARGE / us / 1e6;
+    return r;
 }
 
 /* ---- memory -------------------------------------------------------------------------------------- */

@@ -45,4 +45,8 @@ int cold_time(struct cold *c, int i, double *us);
 int cold_plain(struct cold *c, int i, double *us);
 int cold_blas(struct cold *c, int i, double *us);
 
+/* cold_matrix_rate - what the library makes of 4,096 rows by 2,048 outputs of 4,096 inputs.
+ * errors   1: it is not there; those of the queue */
+int cold_matrix_rate(struct cold *c, double *tflops);
+
 #endif
