@@ -2,7 +2,7 @@
  * a section reads must not change before, and what it writes nobody may read or write: where bits stay equal, they
  * may run beside what is queued behind them.
  *
- * For backends whose ops have run when they return. One per thread at a time.
+ * One per thread at a time.
  */
 #ifndef TANDEM_TESTS_RIG_LATE_H
 #define TANDEM_TESTS_RIG_LATE_H
