@@ -223,6 +223,35 @@ expect 0 '' "$TANDEM" bench --window --kernels --json "${BASE[@]}" --set "model=
 sed 's/"op":"moe"/"op":"other"/g' "$WORK/out" >"$WORK/one_row.json"
 roof 0 '' "$pack" "$devices/h200.json" "$devices/kernels.json" --fit "$WORK/one_row.json"
 same 'what was not measured stays' "$(sed -n 's/.*"experts_issue": *\([0-9.]*\).*/\1/p' "$devices/kernels.json")" "$(field experts_issue "$WORK/out")"
+
+# Of lines and windows that a device with known figures would show, a fit from other steps finds windows that are these.
+known=$devices/kernels.json
+figure() { sed -n "s/.*\"$1\": *\([0-9.]*\).*/\1/p" "$known"; }
+shown() { # OP WHAT STEP ROW: as each figure says at 1, 2 and 8 rows
+    for rows in 1 2 8; do
+        awk -v r=$rows -v s="$3" -v k="$4" -v o="$1" -v w="$2" 'BEGIN { printf ",{\"op\":\"%s\",\"what\":\"%s\",\"rows\":%d,\"calls\":3,\"us\":%f,\"bytes\":0,\"weights\":0}", o, w, r, s + k * (r - 1) }'
+    done
+}
+roof 0 '' "$pack" "$devices/h200.json" "$known" --json
+{
+    grep -o '"rows":[0-9]*,"us":[0-9.]*' "$WORK/out" | sed 's/"us"/"window_us"/; s/.*/{&,"experts":0}/' >"$WORK/windows"
+    printf '{"pass_us":%s,"windows":[' "$(tail -n 1 "$WORK/windows" | sed 's/.*"window_us":\([0-9.]*\).*/\1/')"
+    head -n -1 "$WORK/windows" | paste -sd,
+    printf '],"kernels":[%s' "$(shown matmul '' "$(figure product_us)" "$(figure product_row_us)" | cut -c2-)"
+    shown matmuls a "$(figure list_us)" "$(figure list_row_us)"
+    shown matmuls 'a + b' "$(awk -v a="$(figure list_us)" -v b="$(figure joined_us)" 'BEGIN { print a + b }')" "$(figure list_row_us)"
+    for pair in moe:experts hc_site:site route:route attend:attend row_keeps:keep rmsnorm:norm select:select stage:rest; do
+        shown "${pair%:*}" '' "$(figure "${pair#*:}_us")" "$(figure "${pair#*:}_row_us")"
+    done
+    printf ']}\n'
+} >"$WORK/shown.json"
+sed 's/_us": /_us": 3/' "$known" >"$WORK/other.json"
+roof 0 '' "$pack" "$devices/h200.json" "$WORK/other.json" --fit "$WORK/shown.json"
+cp "$WORK/out" "$WORK/found.json"
+roof 0 '' "$pack" "$devices/h200.json" "$WORK/found.json" --measured "$WORK/shown.json"
+same 'nine windows and the pass are found again' 10 "$(grep -cE '[+-]0\.[0-3]%$' "$WORK/out")"
+roof 0 '' "$pack" "$devices/h200.json" "$WORK/other.json" --measured "$WORK/shown.json"
+same 'other steps are other windows' 0 "$(grep -cE '[+-]0\.[0-3]%$' "$WORK/out")"
 expect 64 'rank 0, alone' "$TANDEM" bench --window "${BASE[@]}" --set ranks=2 --set rank=1
 expect 66 '' "$TANDEM" inspect "$WORK/none.pack"
 expect 65 '' "$TANDEM" inspect "$MODEL/model.safetensors"
