@@ -260,6 +260,15 @@ static dim3 inputs_grid(const struct expert_rows *e)
     return dim3(blocks_for(all * (size_t)(e->x.ld / EXL3_BLOCK), WARPS), 2);
 }
 
+// What is queued behind this may read plus.
+static void meet_plus(struct queue *q, const struct moe_args *a)
+{
+    struct side_args join = { SIDE_JOIN, a->plus_lane };
+
+    if (a->plus)
+        cuda_side(q, &join);
+}
+
 static void few_rows(struct queue *q, const struct expert_rows *e)
 {
     const struct moe_args *a = &e->a;
@@ -296,11 +305,7 @@ static void few_rows(struct queue *q, const struct expert_rows *e)
         p.ldz = e->ldo;
         products(q, e, &p, a->dim, 1);
     }
-    if (a->plus) {
-        struct side_args join = { SIDE_JOIN, a->plus_lane };
-
-        cuda_side(q, &join);
-    }
+    meet_plus(q, a);
     launch(q, expert_outputs, dim3(blocks_for((size_t)a->dim, EXL3_BLOCK), (unsigned)a->rows),
            THREADS, 0, *e, cuda_queue(q)->alarm);
 }
@@ -342,6 +347,7 @@ static void many_rows(struct queue *q, const struct expert_rows *e)
                         s>>>(*e);
         products(q, e, &second, a->dim, 1);
     }
+    meet_plus(q, a);
     expert_outputs<<<dim3(blocks_for((size_t)a->dim, EXL3_BLOCK), (unsigned)a->rows), THREADS, 0,
                      s>>>(*e, cuda_queue(q)->alarm);
 }
