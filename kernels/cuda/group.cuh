@@ -71,41 +71,47 @@ __device__ static inline void ring_wait(uint64_t *bar, int parity)
 
 // ---- products -------------------------------------------------------------------------------------
 
-// A warp's sums of 16 outputs by 8 rows each, N of them, and where they lie in the 128 outputs and 8 N rows
-// of a block of eight warps.
-template <int N> struct group_sums {
-    float v[N][4];
+// A warp's sums of 16 outputs by 8 rows each, N of them, and where they lie in a block: four warps have 64 outputs
+// by 8 N rows, ACROSS of them are side by side along the outputs.
+template <int N, int ACROSS = 2> struct group_sums {
+    float v[N ? N : 1][4];
 
 #if GROUP_ASYNC
     static constexpr int TILES = 1; // of 16 outputs
 
     __device__ static int tile(int)
     {
-        return (int)threadIdx.x / CUDA_WARP;
+        return (int)threadIdx.x / CUDA_WARP % (4 * ACROSS);
     }
 
     __device__ static int rows(int i) // group of 8
     {
-        return i;
+        return (int)threadIdx.x / CUDA_WARP / (4 * ACROSS) * N + i;
     }
 #else
     static constexpr int TILES = 4, DOWN = N / TILES; // groups of rows of a warp
 
     __device__ static int tile(int i)
     {
-        return (int)threadIdx.x / CUDA_WARP % 2 * 4 + i / DOWN;
+        return (int)threadIdx.x / CUDA_WARP % ACROSS * TILES + i / DOWN;
     }
 
     __device__ static int rows(int i)
     {
-        return (int)threadIdx.x / CUDA_WARP / 2 * DOWN + i % DOWN;
+        return (int)threadIdx.x / CUDA_WARP / ACROSS * DOWN + i % DOWN;
     }
 #endif
 };
 
+// Which four warps of the block these are.
+__device__ static inline int group_four()
+{
+    return __shfl_sync(FULL_MASK, (int)threadIdx.x / (4 * CUDA_WARP), 0);
+}
+
 // to + from, by each value
-template <int N>
-__device__ static inline void group_add(group_sums<N> &to, const group_sums<N> &from)
+template <int N, int A>
+__device__ static inline void group_add(group_sums<N, A> &to, const group_sums<N, A> &from)
 {
 #pragma unroll
     for (int i = 0; i < N; i++)
@@ -114,7 +120,7 @@ __device__ static inline void group_add(group_sums<N> &to, const group_sums<N> &
             to.v[i][c] += from.v[i][c];
 }
 
-template <int N> __device__ static inline void group_add(group_sums<N> &to, float by)
+template <int N, int A> __device__ static inline void group_add(group_sums<N, A> &to, float by)
 {
 #pragma unroll
     for (int i = 0; i < N; i++)
@@ -123,7 +129,7 @@ template <int N> __device__ static inline void group_add(group_sums<N> &to, floa
             to.v[i][c] += by;
 }
 
-template <int N> __device__ static inline void group_set(group_sums<N> &to, float value)
+template <int N, int A> __device__ static inline void group_set(group_sums<N, A> &to, float value)
 {
 #pragma unroll
     for (int i = 0; i < N; i++)
@@ -143,6 +149,14 @@ __device__ static inline uint64_t group_place(uint32_t at)
 }
 
 #define GROUP_4(v, i) "+f"(v[i][0]), "+f"(v[i][1]), "+f"(v[i][2]), "+f"(v[i][3])
+#define GROUP_16(v, i) GROUP_4(v, i), GROUP_4(v, i + 1), GROUP_4(v, i + 2), GROUP_4(v, i + 3)
+#define GROUP_MMA_32(type, s, a, b, more)                                                          \
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %18, 0;\n"                                      \
+                 "wgmma.mma_async.sync.aligned.m64n32k16.f32." type "." type                       \
+                 " {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, "       \
+                 "%16, %17, p, 1, 1, 0, 0;\n}"                                                     \
+                 : GROUP_16(s.v, 0)                                                                \
+                 : "l"(a), "l"(b), "r"(more))
 #define GROUP_32(v, i)                                                                             \
     GROUP_4(v, i), GROUP_4(v, i + 1), GROUP_4(v, i + 2), GROUP_4(v, i + 3), GROUP_4(v, i + 4),     \
         GROUP_4(v, i + 5), GROUP_4(v, i + 6), GROUP_4(v, i + 7)
@@ -167,6 +181,12 @@ __device__ static inline uint64_t group_place(uint32_t at)
         : GROUP_32(s.v, 0), GROUP_32(s.v, 8)                                                       \
         : "l"(a), "l"(b), "r"(more))
 
+// What the thread stored in shared memory may be multiplied behind the next barrier.
+__device__ static inline void group_publish()
+{
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
 // The next products come after what was done to their sums.
 __device__ static inline void group_begin()
 {
@@ -174,7 +194,7 @@ __device__ static inline void group_begin()
 }
 
 // Sums may be read: all products so far are made.
-template <int N> __device__ static inline void group_settle(group_sums<N> &s)
+template <int N, int A> __device__ static inline void group_settle(group_sums<N, A> &s)
 {
     asm volatile("wgmma.commit_group.sync.aligned;\nwgmma.wait_group.sync.aligned 0;" ::: "memory");
 #pragma unroll
@@ -182,19 +202,24 @@ template <int N> __device__ static inline void group_settle(group_sums<N> &s)
         asm volatile("" : GROUP_4(s.v, i)::"memory");
 }
 
-// Two k-steps, from piece 4 half on, of outputs at a by rows at b; the sums begin anew unless `more`.
-template <bool F16, int N>
-__device__ static inline void group_steps(group_sums<N> &s, uint32_t a, uint32_t b, int half,
-                                          bool more)
+// Two k-steps, from piece 4 half on, of outputs at a by rows at b; the sums begin anew unless `more`. four: group_four.
+template <bool F16, int N, int A>
+__device__ static inline void group_steps(group_sums<N, A> &s, uint32_t a, uint32_t b, int half,
+                                          bool more, int four)
 {
-    a += (uint32_t)((int)threadIdx.x / (4 * CUDA_WARP) * 8 * GROUP_BYTES);
+    a += (uint32_t)(four % A * 8 * GROUP_BYTES);
+    b += (uint32_t)(four / A * N * GROUP_BYTES);
 #pragma unroll
     for (int step = 0; step < 2; step++) {
         uint32_t at = (uint32_t)((half * 4 + step * 2) * GROUP_PIECE);
         uint64_t pa = group_place(a + at), pb = group_place(b + at);
         int on = more || step;
 
-        if constexpr (N == 16 && F16)
+        if constexpr (N == 4 && F16)
+            GROUP_MMA_32("f16", s, pa, pb, on);
+        else if constexpr (N == 4)
+            GROUP_MMA_32("bf16", s, pa, pb, on);
+        else if constexpr (N == 16 && F16)
             GROUP_MMA_128("f16", s, pa, pb, on);
         else if constexpr (N == 16)
             GROUP_MMA_128("bf16", s, pa, pb, on);
@@ -205,6 +230,8 @@ __device__ static inline void group_steps(group_sums<N> &s, uint32_t a, uint32_t
     }
 }
 
+#undef GROUP_MMA_32
+#undef GROUP_16
 #undef GROUP_MMA_64
 #undef GROUP_MMA_128
 #undef GROUP_32
@@ -212,11 +239,15 @@ __device__ static inline void group_steps(group_sums<N> &s, uint32_t a, uint32_t
 
 #else
 
+__device__ static inline void group_publish()
+{
+}
+
 __device__ static inline void group_begin()
 {
 }
 
-template <int N> __device__ static inline void group_settle(group_sums<N> &)
+template <int N, int A> __device__ static inline void group_settle(group_sums<N, A> &)
 {
 }
 
@@ -229,11 +260,11 @@ __device__ static inline void group_load(uint32_t at, uint32_t (&v)[4])
                  : "memory");
 }
 
-template <bool F16, int N>
-__device__ static inline void group_steps(group_sums<N> &s, uint32_t a, uint32_t b, int half,
-                                          bool more)
+template <bool F16, int N, int A>
+__device__ static inline void group_steps(group_sums<N, A> &s, uint32_t a, uint32_t b, int half,
+                                          bool more, int)
 {
-    constexpr int DOWN = group_sums<N>::DOWN;
+    constexpr int DOWN = group_sums<N, A>::DOWN;
     int lane = (int)threadIdx.x % CUDA_WARP, piece = lane / 8, at = lane % 8 * 16;
     uint32_t x[DOWN][4], w[4];
 
@@ -241,14 +272,14 @@ __device__ static inline void group_steps(group_sums<N> &s, uint32_t a, uint32_t
         group_set(s, 0);
 #pragma unroll
     for (int r = 0; r < DOWN; r++)
-        group_load(b + (uint32_t)(group_sums<N>::rows(r) * GROUP_BYTES +
+        group_load(b + (uint32_t)(group_sums<N, A>::rows(r) * GROUP_BYTES +
                                   (half * 4 + piece) * GROUP_PIECE + at),
                    x[r]);
 #pragma unroll
     for (int step = 0; step < 2; step++)
 #pragma unroll
         for (int k = 0; k < 4; k++) {
-            int tile = group_sums<N>::tile(k * DOWN);
+            int tile = group_sums<N, A>::tile(k * DOWN);
 
             group_load(a + (uint32_t)((tile * 2 + piece % 2) * GROUP_BYTES +
                                       (half * 4 + step * 2 + piece / 2) * GROUP_PIECE + at),
@@ -260,5 +291,78 @@ __device__ static inline void group_steps(group_sums<N> &s, uint32_t a, uint32_t
 }
 
 #endif
+
+// The sums of a warp, of a part, of a split, of all: strip.cuh. -0 and a sum are that sum. HELD: those of all lie in shared
+// memory, where each of so many threads has every HELD-th value.
+template <int N, int ACROSS = 2, int HELD = 0> struct group_parts {
+    group_sums<N, ACROSS> part, split;
+    group_sums<HELD ? 0 : N, ACROSS> all;
+    float *held;
+    int pieces, halves, parts, warps, done,
+        until;         // the part ends before this half of a unit; warps: parts of a split
+    uint32_t by_parts; // 2^32 / parts, rounded up
+    bool more;         // it has begun
+
+    __device__ void begin(const struct mat &w, int splits, int of_split, float *memory)
+    {
+        held = memory + threadIdx.x;
+        warps = of_split;
+        pieces = strip_pieces(w);
+        halves = strip_halves(w);
+        parts = splits * warps;
+        done = 0;
+        by_parts = (uint32_t)((0x100000000ull + (uint32_t)parts - 1) / (uint32_t)parts);
+        until = first(1);
+        more = false;
+        group_set(part, 0);
+        group_set(split, -0.0f);
+#pragma unroll
+        for (int i = 0; i < N; i++)
+#pragma unroll
+            for (int c = 0; c < 4; c++)
+                total(i, c) = -0.0f;
+    }
+
+    __device__ float &total(int i, int c)
+    {
+        if constexpr (HELD > 0)
+            return held[(i * 4 + c) * HELD];
+        else
+            return all.v[i][c];
+    }
+
+    // The half of a unit with which a part begins.
+    __device__ int first(int part) const
+    {
+        return (int)__umulhi((uint32_t)(pieces * part), by_parts) * halves;
+    }
+
+    __device__ bool ends(int at) const
+    {
+        return done < parts && until <= at;
+    }
+
+    // Parts that end at `at` or before, of which the first one has a sum.
+    __device__ void end(int at, bool some)
+    {
+        do {
+            if (some)
+                group_add(split, part);
+            else
+                group_add(split, 0.0f);
+            some = false;
+            if ((++done & (warps - 1)) == 0) {
+#pragma unroll
+                for (int i = 0; i < N; i++)
+#pragma unroll
+                    for (int c = 0; c < 4; c++)
+                        total(i, c) += split.v[i][c];
+                group_set(split, -0.0f);
+            }
+            until = first(done + 1);
+        } while (ends(at));
+        more = false;
+    }
+};
 
 #endif

@@ -30,12 +30,22 @@ __device__ static inline void quantise(float (&v)[4])
 }
 
 __device__ static inline void put_four(uint16_t *unit, const uint16_t (&h)[4], bool live,
-                                       bool plain)
+                                       bool plain, bool tiled)
 {
     int i = (int)threadIdx.x % 16 * 4;
 
     if (!live)
         return;
+    if (tiled && plain) {
+#pragma unroll
+        for (int k = 0; k < 4; k++)
+            unit[strip_lay_tile_plain(i + k)] = h[k];
+        return;
+    }
+    if (tiled) {
+        *(uint2 *)(unit + i) = make_uint2(h[0] | (uint32_t)h[1] << 16, h[2] | (uint32_t)h[3] << 16);
+        return;
+    }
     if (plain) {
 #pragma unroll
         for (int k = 0; k < 4; k++)
@@ -47,7 +57,8 @@ __device__ static inline void put_four(uint16_t *unit, const uint16_t (&h)[4], b
 }
 
 // Store the warp's values, of a block of 128 inputs, as EXL3 wants them, su being the lane's four of suh.
-__device__ static inline void put_rotated(uint16_t *unit, uint2 su, float (&v)[4])
+__device__ static inline void put_rotated(uint16_t *unit, uint2 su, float (&v)[4],
+                                          bool tiled = false)
 {
     uint16_t h[4];
 
@@ -58,16 +69,16 @@ __device__ static inline void put_rotated(uint16_t *unit, uint2 su, float (&v)[4
 #pragma unroll
     for (int i = 0; i < 4; i++)
         h[i] = f16_nearest(v[i] * EXL3_SCALE);
-    put_four(unit, h, true, false);
+    put_four(unit, h, true, false, tiled);
 }
 
 // Store the warp's values as inputs k0 .. k0 + wide - 1 of row `row` of x, the way weights w want them;
 // wide is 128, without a rotation also 64. suh from input k0 on, where there is one. ROTATED: whether w
-// is EXL3.
+// is EXL3. `tiled`: in the order of tiles (group.cuh), not of lanes.
 template <bool ROTATED>
 __device__ static inline void put_inputs(const struct strip_x &x, const struct mat &w,
                                          const uint16_t *suh, enum codec in, int row, int k0,
-                                         int wide, float (&v)[4])
+                                         int wide, float (&v)[4], bool tiled = false)
 {
     int lane = (int)threadIdx.x % CUDA_WARP, need = 1;
     bool live = 4 * lane < wide;
@@ -75,7 +86,7 @@ __device__ static inline void put_inputs(const struct strip_x &x, const struct m
     unsigned two, three;
 
     if constexpr (ROTATED) {
-        put_rotated(unit, *(const uint2 *)(suh + 4 * lane), v);
+        put_rotated(unit, *(const uint2 *)(suh + 4 * lane), v, tiled);
         return;
     }
     if (in == CODEC_QW && (w.dtype == DTYPE_FP8 || w.dtype == DTYPE_MXFP4))
@@ -89,7 +100,7 @@ __device__ static inline void put_inputs(const struct strip_x &x, const struct m
             v[i] = (h[i] & 0x7f80) == 0x7f80 ? 0 : v[i] - f32_from_bf16(h[i]);
             need = v[i] != 0 && plane + 1 < STRIP_PLANES ? plane + 2 : need;
         }
-        put_four(unit + (size_t)plane * x.plane, h, live, w.dtype == DTYPE_BF16);
+        put_four(unit + (size_t)plane * x.plane, h, live, w.dtype == DTYPE_BF16, tiled);
     }
     two = __ballot_sync(FULL_MASK, need > 1) >> (lane & 16) & 0xffffu;
     three = __ballot_sync(FULL_MASK, need > 2) >> (lane & 16) & 0xffffu;
@@ -102,12 +113,12 @@ __device__ static inline void put_inputs(const struct strip_x &x, const struct m
 
 __device__ static inline void put_any(const struct strip_x &x, const struct mat &w,
                                       const uint16_t *suh, enum codec in, int row, int k0,
-                                      float (&v)[4])
+                                      float (&v)[4], bool tiled = false)
 {
     if (w.dtype == DTYPE_EXL3)
-        put_inputs<true>(x, w, suh, in, row, k0, EXL3_BLOCK, v);
+        put_inputs<true>(x, w, suh, in, row, k0, EXL3_BLOCK, v, tiled);
     else
-        put_inputs<false>(x, w, suh, in, row, k0, EXL3_BLOCK, v);
+        put_inputs<false>(x, w, suh, in, row, k0, EXL3_BLOCK, v, tiled);
 }
 
 // Four values of a row of n, from k on; zeros behind its end.

@@ -22,7 +22,7 @@
 struct sheet {
     struct strip_launch p;
     uint4 *codes; // [blocks][units] tiles of 128 outputs
-    int block0, blocks, units;
+    int block0, units;
     int groups;             // of 8 rows that have the same inputs of w
     int room, across, down; // shared memory for units; blocks along the outputs and the rows
 };
@@ -51,22 +51,21 @@ __global__ static void sheet_take(const __grid_constant__ struct sheet s)
     dependency_wait();
     if (row < p.rows)
         take_four(from, k0 + 4 * lane, p.w.cols, v);
-    put_any(x, p.w, p.w.suh + (size_t)slice * (size_t)p.x.ld + k0, p.in, warp, 0, v);
+    put_any(x, p.w, p.w.suh + (size_t)slice * (size_t)p.x.ld + k0, p.in, warp, 0, v, true);
     __syncthreads();
     if (planes > 1 && t < 2 * WARPS)
         p.x.count[(size_t)(at * WARPS + t / 2) * (size_t)units +
                   (size_t)(k0 / STRIP_UNIT + t % 2)] = count[t];
     for (int i = t; i < planes * 2 * GROUP_ROWS * 8; i += THREADS) {
         int r = i % 8, piece = i / 8 % 8, unit = i / 64 % 2, plane = i / 128;
-        const uint32_t *h = (const uint32_t *)(held + plane * WARPS * EXL3_BLOCK + r * EXL3_BLOCK +
-                                               unit * STRIP_UNIT + piece / 2 * 4 + piece % 2 * 2);
-        uint4 v = make_uint4(h[0], h[8], h[16], h[24]); // 16 values of the unit for each quarter
+        const uint16_t *h =
+            held + plane * WARPS * EXL3_BLOCK + r * EXL3_BLOCK + unit * STRIP_UNIT + piece * 8;
 
         *(uint4 *)(p.x.data + (size_t)plane * p.x.plane +
                    ((size_t)(k0 / STRIP_UNIT + unit) * (p.x.plane / (size_t)p.x.ld / GROUP_ROWS) +
                     (size_t)at) *
                        GROUP_VALUES +
-                   (size_t)(piece * 64 + r * 8)) = v;
+                   (size_t)(piece * 64 + r * 8)) = *(const uint4 *)h;
     }
 }
 
@@ -129,21 +128,6 @@ __device__ static inline int sheet_planes(const struct sheet &s, int group, int 
     return __syncthreads_or(three & 0x01010101u) ? 3 : __syncthreads_or(two & 0x02020202u) ? 2 : 1;
 }
 
-// The groups of four warps take turns at the matrix unit: one adds up while the other multiplies.
-__device__ static inline void turn_take(int second)
-{
-#if GROUP_ASYNC
-    asm volatile("bar.sync %0, 256;" ::"r"(1 + second) : "memory");
-#endif
-}
-
-__device__ static inline void turn_pass(int second)
-{
-#if GROUP_ASYNC
-    asm volatile("bar.arrive %0, 256;" ::"r"(2 - second) : "memory");
-#endif
-}
-
 // Where a block is: bands of rows, so that those that run at the same time share outputs and rows.
 __device__ static inline void sheet_where(const struct sheet &s, int *across, int *down)
 {
@@ -158,7 +142,7 @@ __device__ static inline void sheet_where(const struct sheet &s, int *across, in
 // A unit's tiles on their way to shared memory, by one thread.
 __device__ static inline void sheet_bring(const struct sheet &s, unsigned char *to, uint64_t *full,
                                           int unit, int across, int group, int groups, int planes,
-                                          int rows)
+                                          int plane)
 {
     size_t all = s.p.x.plane / (size_t)s.p.x.ld / GROUP_ROWS; // groups
 
@@ -166,112 +150,71 @@ __device__ static inline void sheet_bring(const struct sheet &s, unsigned char *
     ring_bring(to, s.codes + ((size_t)across * (size_t)s.units + (size_t)unit) * UNIT_CODES,
                CODES_BYTES, full);
     to += CODES_BYTES;
-    for (int i = 0; i < planes; i++, to += rows * STRIP_UNIT * 2)
+    for (int i = 0; i < planes; i++, to += plane)
         ring_bring(to,
                    s.p.x.data + (size_t)i * s.p.x.plane +
                        ((size_t)unit * all + (size_t)group) * GROUP_VALUES,
                    groups * GROUP_BYTES, full);
 }
 
-// The sums of a warp: of a part, of a split, of all; -0 and a sum are that sum.
-template <int N> struct sheet_sums {
-    group_sums<N> part, split, all;
-    int pieces, halves, parts, done, until; // the part ends before this half of a unit
-    bool more;                              // it has begun
-
-    __device__ void begin(const struct strip_launch &p)
-    {
-        pieces = strip_pieces(p.w);
-        halves = strip_halves(p.w);
-        parts = p.splits * STRIP_WARPS;
-        done = 0;
-        until = part_first(pieces, 1, parts) * halves;
-        more = false;
-        group_set(part, 0);
-        group_set(split, -0.0f);
-        group_set(all, -0.0f);
-    }
-
-    __device__ bool ends(int at) const
-    {
-        return done < parts && until <= at;
-    }
-
-    // Parts that end at `at` or before, of which the first one has a sum.
-    __device__ void end(int at, bool some)
-    {
-        do {
-            if (some)
-                group_add(split, part);
-            else
-                group_add(split, 0.0f);
-            some = false;
-            if (++done % STRIP_WARPS == 0) {
-                group_add(all, split);
-                group_set(split, -0.0f);
-            }
-            until = part_first(pieces, done + 1, parts) * halves;
-        } while (ends(at));
-        more = false;
-    }
-};
-
-// Halves first .. end - 1 of a unit, of outputs at a by rows at b, each plane of rows after the other. PLANES 0: any
-// number of them.
+// Halves first .. end - 1 of a unit, of outputs at a by rows at b, each plane of rows after the other.
 template <class C, int N, int PLANES>
-__device__ static inline void sheet_halves(group_sums<N> &sums, uint32_t a, uint32_t b, int first,
-                                           int end, bool more, int second, int planes)
+__device__ static inline void sheet_halves(group_sums<N> &sums, uint32_t a, uint32_t b, int plane,
+                                           int first, int end, bool more, int four)
 {
     group_begin();
 #pragma unroll
     for (int half = 0; half < 2; half++)
 #pragma unroll
-        for (int i = 0; i < (PLANES ? PLANES : planes); i++)
+        for (int i = 0; i < PLANES; i++)
             if (half >= first && half < end)
-                group_steps<C::F16>(sums, a, b + (uint32_t)(i * N * GROUP_BYTES), half,
-                                    more || half > first || i > 0);
-    turn_pass(second);
+                group_steps<C::F16>(sums, a, b + (uint32_t)(i * plane), half,
+                                    more || half > first || i > 0, four);
     group_settle(sums);
 }
 
 // Products that the matrix unit makes by itself have to stand in one row.
 template <class C, int N>
-__device__ static inline void sheet_planed(group_sums<N> &sums, uint32_t a, uint32_t b, int first,
-                                           int end, bool more, int second, int planes)
+__device__ static inline void sheet_planed(group_sums<N> &sums, uint32_t a, uint32_t b, int plane,
+                                           int planes, int first, int end, bool more, int four)
 {
-    if (C::F16)
-        sheet_halves<C, N, 1>(sums, a, b, first, end, more, second, 1);
-    else if (!GROUP_ASYNC)
-        sheet_halves<C, N, 0>(sums, a, b, first, end, more, second, planes);
-    else if (planes == 1)
-        sheet_halves<C, N, 1>(sums, a, b, first, end, more, second, 1);
-    else if (planes == 2)
-        sheet_halves<C, N, 2>(sums, a, b, first, end, more, second, 2);
-    else
-        sheet_halves<C, N, 3>(sums, a, b, first, end, more, second, 3);
+    if (!GROUP_ASYNC) {
+#pragma unroll 1
+        for (int half = first; half < end; half++)
+#pragma unroll 1
+            for (int i = 0; i < (C::F16 ? 1 : planes); i++, more = true)
+                group_steps<C::F16>(sums, a, b + (uint32_t)(i * plane), half, more, four);
+    } else if (C::F16 || planes == 1) {
+        sheet_halves<C, N, 1>(sums, a, b, plane, first, end, more, four);
+    } else if (planes == 2) {
+        sheet_halves<C, N, 2>(sums, a, b, plane, first, end, more, four);
+    } else {
+        sheet_halves<C, N, 3>(sums, a, b, plane, first, end, more, four);
+    }
 }
 
-// Bound by the matrix unit.
+// Four warps have 64 outputs by 8 N rows. Bound by what the second level of caches brings, then by the matrix unit.
 template <class C, int N>
 __global__ static void __launch_bounds__(THREADS, 1)
     sheet_rows(const __grid_constant__ struct sheet s)
 {
     extern __shared__ __align__(128) unsigned char sheet_memory[];
-    constexpr int ROWS = N * GROUP_ROWS, TILES = group_sums<N>::TILES;
+    constexpr int ROWS = N * GROUP_ROWS, PLANE = N * GROUP_BYTES;
+    constexpr int TILES = group_sums<N>::TILES, HALVES = GROUP_ASYNC ? 2 : 1; // side by side
     const struct strip_launch &p = s.p;
     int t = (int)threadIdx.x, lane = t % CUDA_WARP, warp = t / CUDA_WARP, across, down;
-    int second = __shfl_sync(FULL_MASK, t / (THREADS / 2), 0); // four warps
+    int four = group_four();
     uint64_t *full = (uint64_t *)sheet_memory, *empty = full + STAGES_MAX;
 
     sheet_where(s, &across, &down);
     int n0 = (s.block0 + across) * EXL3_BLOCK, variant = n0 / p.cut, first = down * ROWS;
-    int group = variant * s.groups + down * N,
-        groups = s.groups - down * N < N ? s.groups - down * N : N;
+    int group = variant * s.groups + down * N;
+    int groups = s.groups - down * N < N ? s.groups - down * N : N;
     int planes = C::F16 ? 1 : sheet_planes(s, group, groups);
-    int bytes = CODES_BYTES + planes * ROWS * STRIP_UNIT * 2;
+    int bytes = CODES_BYTES + planes * PLANE;
     int stages = s.room / bytes < STAGES_MAX ? s.room / bytes : STAGES_MAX, stage = 0, lap = 0;
-    bool brings = t == THREADS / 2; // the later ones of two turns
-    struct sheet_sums<N> sums;
+    int behind = stages > 3 ? 2 : 1; // units that warps may be apart
+    group_parts<N> sums;
     group_sums<N> few;
     C codes(p.w, n0 / (C::TILES * MAT_TILE) + group_sums<N>::tile(0) / C::TILES, lane);
 
@@ -281,79 +224,83 @@ __global__ static void __launch_bounds__(THREADS, 1)
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
     __syncthreads();
-    if (brings)
+    auto bring = [&](int unit, int to) {
+        sheet_bring(s, sheet_memory + HEAD + to * bytes, full + to, unit, across, group, groups,
+                    planes, PLANE);
+    };
+    if (t == 0)
         for (int i = 0; i < stages && i < s.units; i++)
-            sheet_bring(s, sheet_memory + HEAD + i * bytes, full + i, i, across, group, groups,
-                        planes, ROWS);
+            bring(i, i);
     __syncwarp();
-    sums.begin(p);
+    sums.begin(p.w, p.splits, STRIP_WARPS, NULL);
     if (C::SCALED)
         group_set(few, 0);
     if (sums.ends(0))
         sums.end(0, false);
-    if (second)
-        turn_pass(second);
     for (int unit = 0; unit < s.units; unit++) {
         uint32_t a = group_at(sheet_memory) + HEAD + (uint32_t)(stage * bytes), b = a + CODES_BYTES;
+        int next = unit - behind + stages; // into room that all have left
 
         ring_wait(full + stage, lap);
-        if constexpr (C::SCALED) {
-#pragma unroll
-            for (int half = 0; half < 2; half++) {
-                float by[TILES];
+        if (unit >= behind && next < s.units && t == unit % WARPS * CUDA_WARP) { // warps in turn
+            int to = stage - behind, wrapped = to < 0;
 
-#pragma unroll
-                for (int k = 0; k < TILES; k++)
-                    by[k] = codes.scale(unit * 2 + half,
-                                        group_sums<N>::tile(k * (N / TILES)) % C::TILES);
-                turn_take(second);
-                sheet_planed<C>(few, a, b, half, half + 1, false, second, planes);
-#pragma unroll
-                for (int i = 0; i < N; i++)
-#pragma unroll
-                    for (int c = 0; c < 4; c++)
-                        sums.part.v[i][c] =
-                            fmaf(by[i / (N / TILES)], few.v[i][c], sums.part.v[i][c]);
-                if (sums.ends(unit * 2 + half + 1)) {
-                    sums.end(unit * 2 + half + 1, true);
-                    group_set(sums.part, 0);
-                }
-            }
-        } else {
-            bool cut = sums.ends(unit * 2 + 1);
-
-            if (cut) {
-                turn_take(second);
-                sheet_planed<C>(sums.part, a, b, 0, 1, sums.more, second, planes);
+            to += wrapped ? stages : 0;
+            ring_wait(empty + to, lap ^ wrapped);
+            bring(next, to);
+        }
+        __syncwarp();
+        if (GROUP_ASYNC && !C::SCALED) {
+            if (sums.ends(unit * 2 + 1)) {
+                sheet_planed<C>(sums.part, a, b, PLANE, planes, 0, 1, sums.more, four);
                 sums.end(unit * 2 + 1, true);
-                turn_take(second);
-                sheet_planed<C>(sums.part, a, b, 1, 2, false, second, planes);
+                sheet_planed<C>(sums.part, a, b, PLANE, planes, 1, 2, false, four);
             } else {
-                turn_take(second);
-                sheet_planed<C>(sums.part, a, b, 0, 2, sums.more, second, planes);
+                sheet_planed<C>(sums.part, a, b, PLANE, planes, 0, 2, sums.more, four);
             }
             sums.more = true;
             if (sums.ends(unit * 2 + 2))
                 sums.end(unit * 2 + 2, true);
+        } else {
+#pragma unroll HALVES
+            for (int half = 0; half < 2; half++) {
+                if constexpr (C::SCALED) {
+                    float by[TILES];
+
+#pragma unroll
+                    for (int k = 0; k < TILES; k++)
+                        by[k] = codes.scale(unit * 2 + half,
+                                            group_sums<N>::tile(k * (N / TILES)) % C::TILES);
+                    sheet_planed<C>(few, a, b, PLANE, planes, half, half + 1, false, four);
+#pragma unroll
+                    for (int i = 0; i < N; i++)
+#pragma unroll
+                        for (int c = 0; c < 4; c++)
+                            sums.part.v[i][c] =
+                                fmaf(by[i / (N / TILES)], few.v[i][c], sums.part.v[i][c]);
+                } else {
+                    sheet_planed<C>(sums.part, a, b, PLANE, planes, half, half + 1, sums.more,
+                                    four);
+                }
+                sums.more = true;
+                if (sums.ends(unit * 2 + half + 1)) {
+                    sums.end(unit * 2 + half + 1, true);
+                    if (C::SCALED)
+                        group_set(sums.part, 0);
+                }
+            }
         }
         __syncwarp();
         if (lane == 0)
             ring_arrive(empty + stage);
-        if (brings && unit + stages < s.units) {
-            ring_wait(empty + stage, lap);
-            sheet_bring(s, sheet_memory + HEAD + stage * bytes, full + stage, unit + stages, across,
-                        group, groups, planes, ROWS);
-        }
-        __syncwarp();
         if (++stage == stages) {
             stage = 0;
             lap ^= 1;
         }
     }
-    if (!second)
-        turn_take(second);
     // outputs, a warp a row
     float *held = (float *)(sheet_memory + HEAD);
+    bool at_once = p.w.rows % 4 == 0 && ((uintptr_t)p.y & 15) == 0;
 
     __syncthreads();
 #pragma unroll
@@ -361,7 +308,7 @@ __global__ static void __launch_bounds__(THREADS, 1)
 #pragma unroll
         for (int c = 0; c < 4; c++)
             held[(group_sums<N>::rows(i) * GROUP_ROWS + lane % 4 * 2 + c % 2) * SUMS_LD +
-                 C::output(group_sums<N>::tile(i), lane / 4, c / 2)] = sums.all.v[i][c];
+                 C::output(group_sums<N>::tile(i), lane / 4, c / 2)] = sums.total(i, c);
     __syncthreads();
     for (int i = warp; i < ROWS && first + i < p.rows; i += WARPS) {
         float4 f = *(const float4 *)(held + i * SUMS_LD + 4 * lane);
@@ -371,8 +318,13 @@ __global__ static void __launch_bounds__(THREADS, 1)
         finish_outputs<C::F16>(p.w, n0, EXL3_BLOCK, v);
 #pragma unroll
         for (int k = 0; k < 4; k++)
-            if (n0 + 4 * lane + k < p.w.rows)
-                y[k] = rounded(v[k], p.round);
+            v[k] = rounded(v[k], p.round);
+        if (at_once && n0 + 4 * lane < p.w.rows)
+            *(float4 *)y = make_float4(v[0], v[1], v[2], v[3]);
+#pragma unroll
+        for (int k = 0; k < 4; k++)
+            if (!at_once && n0 + 4 * lane + k < p.w.rows)
+                y[k] = v[k];
     }
 }
 
@@ -405,6 +357,12 @@ static int sheet_waves(const struct queue *q, const struct sheet *s, int n)
     return (int)blocks_for((size_t)s->across * blocks_for((size_t)s->groups, n), sms) * n;
 }
 
+// Bytes of a unit of so many groups of rows at most: two have to fit.
+template <class C> static constexpr int stage_bytes(int groups)
+{
+    return CODES_BYTES + (C::F16 ? 1 : STRIP_PLANES) * groups * GROUP_BYTES;
+}
+
 template <class C> static void sheet_go(struct queue *q, struct sheet *s, size_t room)
 {
     typedef typename sheet_kind<C>::codes kind;
@@ -417,8 +375,11 @@ template <class C> static void sheet_go(struct queue *q, struct sheet *s, size_t
         if (s->units)
             sheet_codes<C>
                 <<<dim3((unsigned)s->units, (unsigned)s->across), THREADS, 0, cuda_stream(q)>>>(*s);
-        if constexpr (!C::SCALED)
-            if (sheet_waves(q, s, 16) <= sheet_waves(q, s, 8)) {
+        bool large =
+            s->room >= 2 * stage_bytes<C>(16) && sheet_waves(q, s, 16) <= sheet_waves(q, s, 8);
+
+        if constexpr (!C::SCALED) // one more level of sums
+            if (large) {
                 sheet_blocks<kind, 16>(q, s);
                 continue;
             }
@@ -430,7 +391,7 @@ extern "C" cudaError_t cuda_sheet_limits(int shared_max)
 {
     cudaError_t e = cudaSuccess;
 
-    if (shared_max < HEAD + CODES_BYTES + STRIP_PLANES * 16 * GROUP_BYTES)
+    if (shared_max < HEAD + 2 * stage_bytes<bf16_codes>(8))
         return cudaErrorInvalidConfiguration;
 #define ROOM_FOR(...)                                                                              \
     if (e == cudaSuccess)                                                                          \

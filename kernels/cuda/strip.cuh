@@ -11,9 +11,10 @@
 // Splits of a strip are blocks of one cluster, which send their sums to the blocks that finish rows.
 //
 // A row of inputs lies as lanes read it: of each unit, lane quarter t has the values 2t, 2t + 1,
-// 2t + 8, 2t + 9 of its four k-steps side by side, 32 bytes; for bf16 weights every fourth value from t on.
-// EXL3 has f16 inputs, rotated. Others have x as a sum of up to three bf16 planes, which is exact; a byte for each unit says how many of
-// them are not zero, and a row that needs fewer than its neighbours adds zeros.
+// 2t + 8, 2t + 9 of its four k-steps side by side, 32 bytes; for bf16 weights every fourth value from t on;
+// for sheets, and for experts of EXL3 in prompts, in the order of tiles (group.cuh). EXL3 has f16 inputs, rotated.
+// Others have x as a sum of up to three bf16 planes, which is exact; a byte for each unit says how many of them are
+// not zero, and a row that needs fewer than its neighbours adds zeros.
 #ifndef TANDEM_KERNELS_CUDA_STRIP_CUH
 #define TANDEM_KERNELS_CUDA_STRIP_CUH
 
@@ -101,6 +102,12 @@ __host__ __device__ static inline int strip_lay(int i)
 __host__ __device__ static inline int strip_lay_plain(int i)
 {
     return i % 4 * 16 + i / 4;
+}
+
+// strip_lay_tile_plain - the same in a row of a tile (group.cuh), where other weights have inputs in order.
+__host__ __device__ static inline int strip_lay_tile_plain(int i)
+{
+    return i / 16 * 16 + i % 4 * 2 + i / 4 % 2 + i / 8 % 2 * 8;
 }
 
 // strip_outputs - outputs of a strip of w.
