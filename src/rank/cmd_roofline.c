@@ -126,6 +126,7 @@ int cmd_roofline(struct options *o)
     json_writer_init(&j);
     json_begin_object(&j, NULL);
     json_put_str(&j, "device", d.name);
+    json_put_int(&j, "exchanges", roof_exchanges(p));
     r = windows(o, p, &d, &k, &j);
     json_end_object(&j);
     if (r == 0 && o->json)

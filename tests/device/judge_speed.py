@@ -129,6 +129,14 @@ class Judge:
             off = [abs(w["us"] / w["known_us"] - 1) for w in self.result(step).get("windows", []) if "known_us" in w]
             self.line(f"{step}, furthest off", 100 * max(off) if off else None, 15, unit="%")
 
+    def paper(self):
+        gb10 = self.result("roofline_gb10_json")
+        for w in gb10.get("windows", []):
+            if "known_us" in w:
+                what = "draft pass" if w is gb10["windows"][-1] else f"window of {w['rows']} rows"
+                self.line(f"a GB10 on paper, {what} (published: {w['known_us'] / 1e3:g})", w["us"] / 1e3, None, unit=" ms")
+        self.line("a GB10 on paper, exchanges", gb10.get("exchanges"), None)
+
     def spills(self):
         found = sorted(self.by_step.get("counters", []), key=lambda c: c["ns"] * c["calls"])[-5:]
         self.line("local memory in the five longest kernels, instructions", sum(c["local"] for c in found) if found else None, 0)
@@ -155,6 +163,7 @@ class Judge:
         self.windows()
         self.prompts()
         self.roofline()
+        self.paper()
         self.spills()
         return self.lacking
 
