@@ -194,7 +194,7 @@ __global__ static void __launch_bounds__(COLS_MAX, 1)
     bool mine = t < cols; // a thread behind the columns computes with zeros
     size_t dim = (size_t)a.dim;
     struct mix_weights<D> w[AHEAD];
-    float weight = a.w[c];
+    float weight = a.n ? a.w[c] : 0;
 
 #pragma unroll
     for (int k = 0; MIX && k < AHEAD; k++)
@@ -274,7 +274,7 @@ __global__ static void __launch_bounds__(COLS_MAX, 1)
         for (int i = 1; i < GANG; i++)
             total += sums[turn][i][SUM_H];
         scale = 1.0f / sqrtf(total / (float)a.dim + a.eps);
-        if (mine)
+        if (mine && a.n)
             a.n[(size_t)r * dim + (size_t)c] = rounded(input * scale * weight, a.round);
         r += (int)gridDim.y;
         if (r >= a.rows)
@@ -349,6 +349,8 @@ static void site_steps(struct queue *q, const struct hc_site_args *a)
         cuda_hc_expand(q, &expand);
     if (a->fn)
         cuda_hc_mix(q, &mix);
+    if (!a->n)
+        return;
     cuda_hc_collapse(q, &collapse);
     cuda_rmsnorm(q, &norm);
 }

@@ -101,6 +101,8 @@ struct v41_pass {
     float *sum;       /* [rows][dim] what the newest sublayer gave, summed over ranks */
     bool due;         /* it is not in the streams yet: v41_settle, or the next site */
     bool side;        /* its rows are few enough that ops run side by side */
+    const struct v41_site *late; /* site whose mixes have not been queued yet, NULL if none; */
+    float *late_pre;             /* and where its pre goes */
     float *post, *comb; /* [rows][hc], [rows][hc][hc] of the newest site */
     int32_t *sel;     /* [rows][index_topk] selection of the newest index source */
     int32_t *cand;    /* [rows][cand_blocks] of the candidate layer */

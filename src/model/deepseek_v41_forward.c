@@ -204,10 +204,38 @@ static void select_rows(const struct v41_arch *a, const struct v41_layer *l,
                                                                 sqrtf((float)a->index_heads)) });
 }
 
+/* The mixes of the newest site, which the next one is the first to read. */
+static void mixes(const struct v41_arch *a, struct exec *x, int rows, struct v41_pass *s,
+                  const float *X)
+{
+    const struct v41_site *site = s->late;
+
+    if (!site)
+        return;
+    v41_side(x, s, SIDE_BEGIN, V41_LANE_LAYER);
+    x->op->hc_site(x->q, &(struct hc_site_args){ .x = (float *)(uintptr_t)X,
+                                                 .fn = &site->fn,
+                                                 .base = site->base,
+                                                 .scale = site->scale,
+                                                 .to_pre = s->late_pre,
+                                                 .to_post = s->post,
+                                                 .to_comb = s->comb,
+                                                 .rows = rows,
+                                                 .hc = a->hc,
+                                                 .dim = a->dim,
+                                                 .iters = a->hc_iters,
+                                                 .eps = a->eps,
+                                                 .hc_eps = a->hc_eps,
+                                                 .round = x->round });
+    v41_side(x, s, SIDE_END, V41_LANE_LAYER);
+    s->late = NULL;
+}
+
 /* y becomes the sum over ranks of the attention's output, not rounded. */
 static void attention(const struct v41_arch *a, const struct v41_layer *l,
                       const struct v41_layer *kv_source, struct exec *x, const struct slot_pool *p,
-                      const struct v41_rows *r, struct v41_pass *s, const float *n, float *y)
+                      const struct v41_rows *r, struct v41_pass *s, const float *n, float *y,
+                      const float *X)
 {
     int topk = l->ratio ? a->index_topk : 0;
     struct row_keeps_args kept = { .n = 0 };
@@ -236,6 +264,7 @@ static void attention(const struct v41_arch *a, const struct v41_layer *l,
     x->op->matmuls(x->q, &list);
     if (source)
         v41_side(x, s, SIDE_JOIN, V41_LANE_LAYER);
+    mixes(a, x, r->rows, s, X);
     o = arena_f32(x->tmp, (size_t)r->rows * (size_t)(l->heads * a->head_dim));
     scratch = arena_f32(x->tmp, (size_t)x->workers *
                                     attend_scratch(a->head_dim, a->window, r->block, topk));
@@ -349,6 +378,7 @@ static void experts(const struct v41_arch *a, const struct v41_layer *l, struct 
 
 void v41_settle(const struct v41_arch *a, struct exec *x, int rows, struct v41_pass *s, float *X)
 {
+    v41_side(x, s, SIDE_JOIN, V41_LANE_LAYER);
     if (s->due)
         x->op->hc_expand(x->q, &(struct hc_expand_args){ .y = s->sum,
                                                          .post = s->post,
@@ -365,11 +395,14 @@ void v41_site(const struct v41_arch *a, const struct v41_site *site, struct exec
               struct v41_pass *s, float *X, const float *pre, float *to_pre, const float *w,
               float *h, float *n)
 {
+    bool late = site && s->side;
+
+    v41_side(x, s, SIDE_JOIN, V41_LANE_LAYER);
     x->op->hc_site(x->q, &(struct hc_site_args){ .y = s->due ? s->sum : NULL,
                                                  .post = s->post,
                                                  .comb = s->comb,
                                                  .x = X,
-                                                 .fn = site ? &site->fn : NULL,
+                                                 .fn = site && !late ? &site->fn : NULL,
                                                  .base = site ? site->base : NULL,
                                                  .scale = site ? site->scale : NULL,
                                                  .to_pre = to_pre,
@@ -387,6 +420,8 @@ void v41_site(const struct v41_arch *a, const struct v41_site *site, struct exec
                                                  .hc_eps = a->hc_eps,
                                                  .round = x->round });
     s->due = false;
+    s->late = late ? site : NULL;
+    s->late_pre = to_pre;
 }
 
 void v41_pass_init(struct v41_pass *s, const struct v41_arch *a, struct exec *x, int rows,
@@ -412,7 +447,7 @@ void v41_attention(const struct v41_arch *a, const struct v41_layer *l,
     float *n = arena_f32(x->tmp, (size_t)r->rows * (size_t)a->dim);
 
     v41_site(a, &l->hc_attn, x, r->rows, s, X, s->pre, s->mix[0], l->attn_norm, NULL, n);
-    attention(a, l, kv_source, x, p, r, s, n, s->sum);
+    attention(a, l, kv_source, x, p, r, s, n, s->sum, X);
     s->due = true;
     arena_reset(x->tmp, mark);
 }
@@ -424,6 +459,7 @@ void v41_experts(const struct v41_arch *a, const struct v41_layer *l, struct exe
     float *n = arena_f32(x->tmp, (size_t)rows * (size_t)a->dim);
 
     v41_site(a, &l->hc_ffn, x, rows, s, X, s->mix[0], s->mix[1], l->ffn_norm, NULL, n);
+    mixes(a, x, rows, s, X);
     experts(a, l, x, rows, s, n, s->sum);
     s->due = true;
     s->pre = s->mix[1];

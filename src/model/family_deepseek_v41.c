@@ -546,6 +546,7 @@ static void v41_forward(struct model *base, struct exec *x, const struct slot_po
             v41_settle(a, x, w->rows, &pass, X);
         exec_layer(x, X, w->info, w->rows, a->hc * a->dim, i);
     }
+    v41_side(x, &pass, SIDE_JOIN, V41_LANE_LAYER);
     if (w->head)
         head(m, x, w, &pass, X);
     arena_reset(x->tmp, mark);
