@@ -452,8 +452,7 @@ struct route_args {
 
 /* moe - y[r] = sum over the row's experts, ascending, of w2 (weight * h) + shared w2 h,
  *   h = round(weight * silu(min(w1 x, limit)) * clamp(w3 x, +-limit)); w1 x and w3 x are rounded;
- * the shared expert comes last with weight 1, and behind it plus [rows][dim], if it is not NULL: which a section of lane
- * plus_lane of op `side` may make; it is met when plus is read. y is the f32 partial sum of this rank's share of the width.
+ * the shared expert comes last with weight 1. y is the f32 partial sum of this rank's share of the width.
  * shapes   w1, w3, w2 [experts] mats of [inter][dim], [inter][dim], [dim][inter]; shared s1, s3, s2 or NULL;
  *          id, weight [rows][k], id may be -1 (an expert that is not here); y [rows][dim];
  *          scratch [rows * (k + 1)][2 * widest inter] f32
@@ -465,8 +464,6 @@ struct moe_args {
     const float *x, *weight;
     const int32_t *id;
     float *y, *scratch;
-    const float *plus;
-    int plus_lane;
     int rows, experts, k, dim, inter; /* inter: the widest share of w1 and s1, which scratch counts by */
     uint32_t kinds;
     int mixed; /* mats_mixed of some expert */
@@ -704,7 +701,7 @@ struct stamp_args {
  * note     until then neither writes what the other reads or writes. Where nothing is captured, and on hosts, all runs in
  *          the order of the calls: no result depends on it
  * errors   -EINVAL a section inside another */
-#define SIDE_LANES 3
+#define SIDE_LANES 2
 
 enum side_at { SIDE_BEGIN, SIDE_END, SIDE_JOIN };
 

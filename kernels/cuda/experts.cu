@@ -184,8 +184,6 @@ __global__ static void expert_outputs(const __grid_constant__ struct expert_rows
             sum += part[sorted[i]][t];
     if (e.a.s2)
         sum += part[k][t];
-    if (e.a.plus)
-        sum += e.a.plus[(size_t)row * (size_t)e.a.dim + (size_t)(n0 + t)];
     e.a.y[(size_t)row * (size_t)e.a.dim + (size_t)(n0 + t)] = sum;
 }
 
@@ -260,15 +258,6 @@ static dim3 inputs_grid(const struct expert_rows *e)
     return dim3(blocks_for(all * (size_t)(e->x.ld / EXL3_BLOCK), WARPS), 2);
 }
 
-// What is queued behind this may read plus.
-static void meet_plus(struct queue *q, const struct moe_args *a)
-{
-    struct side_args join = { SIDE_JOIN, a->plus_lane };
-
-    if (a->plus)
-        cuda_side(q, &join);
-}
-
 static void few_rows(struct queue *q, const struct expert_rows *e)
 {
     const struct moe_args *a = &e->a;
@@ -305,7 +294,6 @@ static void few_rows(struct queue *q, const struct expert_rows *e)
         p.ldz = e->ldo;
         products(q, e, &p, a->dim, 1);
     }
-    meet_plus(q, a);
     launch(q, expert_outputs, dim3(blocks_for((size_t)a->dim, EXL3_BLOCK), (unsigned)a->rows),
            THREADS, 0, *e, cuda_queue(q)->alarm);
 }
@@ -347,7 +335,6 @@ static void many_rows(struct queue *q, const struct expert_rows *e)
                         s>>>(*e);
         products(q, e, &second, a->dim, 1);
     }
-    meet_plus(q, a);
     expert_outputs<<<dim3(blocks_for((size_t)a->dim, EXL3_BLOCK), (unsigned)a->rows), THREADS, 0,
                      s>>>(*e, cuda_queue(q)->alarm);
 }
@@ -418,7 +405,6 @@ void strip_moe(struct queue *q, const struct moe_args *a)
         e.a.id = a->id + r * (size_t)a->k;
         e.a.weight = a->weight + r * (size_t)a->k;
         e.a.y = a->y + r * (size_t)a->dim;
-        e.a.plus = a->plus ? a->plus + r * (size_t)a->dim : NULL;
         e.picks = e.a.rows * a->k;
         lay_out(&e, (char *)cuda_lane(q)->scratch);
         if (e.wide)

@@ -294,8 +294,6 @@ void product_moe(struct queue *q, const struct moe_args *a, strip_fn *strip)
         return;
     ref_run(q, (x.n + (a->s1 != NULL)) * x.parts, 1, hidden_parts, &x);
     ref_run(q, parts_of(a->w2[0].rows), 1, output_parts, &x);
-    for (size_t i = 0; a->plus && i < (size_t)a->rows * (size_t)a->w2[0].rows; i++)
-        a->y[i] += a->plus[i];
 }
 
 void ref_moe(struct queue *q, const struct moe_args *a)

@@ -58,14 +58,15 @@ struct v41_site {
 
 /* Routed and shared experts; the arrays on the device are made by v41_layer_ready. */
 struct v41_experts {
-    int n, k, inter; /* inter: this rank's widest share of a routed one, for scratch */
-    uint32_t kinds;  /* of all routed weights */
+    int n, k, inter; /* inter: this rank's widest share, for scratch */
+    uint32_t kinds;  /* of all their weights */
     int mixed;       /* as moe_args has it */
     struct mat gate;
     const float *bias;
     struct mat *w1, *w3, *w2;          /* host, [n] */
     const struct mat *d_w1, *d_w3, *d_w2; /* device, [n] */
     struct mat s1, s3, s2;
+    const struct mat *d_s1, *d_s3, *d_s2; /* device */
 };
 
 struct v41_layer {
@@ -144,7 +145,7 @@ void v41_window_rows(const struct v41_arch *a, const struct v41_layer *l, struct
 void v41_pass_init(struct v41_pass *s, const struct v41_arch *a, struct exec *x, int rows, bool sources);
 
 /* v41_side - a step of op `side`, where the pass has sections. */
-enum v41_lane { V41_LANE_LAYER, V41_LANE_NGRAM, V41_LANE_SHARED };
+enum v41_lane { V41_LANE_LAYER, V41_LANE_NGRAM };
 void v41_side(struct exec *x, const struct v41_pass *s, enum side_at at, enum v41_lane lane);
 
 /* v41_settle - bring into the streams what the newest sublayer gave. */

@@ -302,45 +302,16 @@ static void attention(const struct v41_arch *a, const struct v41_layer *l,
     comm_sum(x->comm, x->q, l->site, y, (size_t)r->rows * (size_t)a->dim);
 }
 
-/* What the shared expert adds to every row, from the arena; NULL where this rank has no share of it. */
-static const float *shared_expert(const struct v41_arch *a, const struct v41_experts *e,
-                                  struct exec *x, int rows, const float *n)
-{
-    struct matmuls_args list = { .n = 0 };
-    float *gate, *up, *y;
-
-    if (e->s1.rows == 0)
-        return NULL;
-    gate = linear(x, &list, &e->s1, n, rows);
-    up = linear(x, &list, &e->s3, n, rows);
-    x->op->matmuls(x->q, &list);
-    x->op->swiglu(x->q, &(struct swiglu_args){ .gate = gate,
-                                               .up = up,
-                                               .y = gate,
-                                               .rows = rows,
-                                               .cols = e->s1.rows,
-                                               .limit = a->limit,
-                                               .round = x->round });
-    y = arena_f32(x->tmp, (size_t)rows * (size_t)a->dim);
-    x->op->matmul(
-        x->q, &(struct matmul_args){ .w = &e->s2, .x = gate, .y = y, .rows = rows, .in = x->in });
-    return y;
-}
-
 /* y becomes the sum over ranks of routed and shared experts, not rounded. */
 static void experts(const struct v41_arch *a, const struct v41_layer *l, struct exec *x, int rows,
-                    const struct v41_pass *s, const float *n, float *y)
+                    const float *n, float *y)
 {
     const struct v41_experts *e = &l->moe;
     float *logit = arena_f32(x->tmp, (size_t)rows * (size_t)e->n);
     float *weight = arena_f32(x->tmp, (size_t)rows * (size_t)e->k);
     int32_t *id = arena_i32(x->tmp, (size_t)rows * (size_t)e->k);
     float *scratch = arena_f32(x->tmp, (size_t)rows * (size_t)(e->k + 1) * 2 * (size_t)e->inter);
-    const float *plus;
 
-    v41_side(x, s, SIDE_BEGIN, V41_LANE_SHARED);
-    plus = shared_expert(a, e, x, rows, n);
-    v41_side(x, s, SIDE_END, V41_LANE_SHARED);
     x->op->route(x->q, &(struct route_args){ .gate = &e->gate,
                                              .x = n,
                                              .logit = logit,
@@ -356,13 +327,14 @@ static void experts(const struct v41_arch *a, const struct v41_layer *l, struct 
     x->op->moe(x->q, &(struct moe_args){ .w1 = e->d_w1,
                                          .w3 = e->d_w3,
                                          .w2 = e->d_w2,
+                                         .s1 = e->d_s1,
+                                         .s3 = e->d_s3,
+                                         .s2 = e->d_s2,
                                          .x = n,
                                          .weight = weight,
                                          .id = id,
                                          .y = y,
                                          .scratch = scratch,
-                                         .plus = plus,
-                                         .plus_lane = V41_LANE_SHARED,
                                          .rows = rows,
                                          .experts = e->n,
                                          .k = e->k,
@@ -460,7 +432,7 @@ void v41_experts(const struct v41_arch *a, const struct v41_layer *l, struct exe
 
     v41_site(a, &l->hc_ffn, x, rows, s, X, s->mix[0], s->mix[1], l->ffn_norm, NULL, n);
     mixes(a, x, rows, s, X);
-    experts(a, l, x, rows, s, n, s->sum);
+    experts(a, l, x, rows, n, s->sum);
     s->due = true;
     s->pre = s->mix[1];
     arena_reset(x->tmp, mark);

@@ -137,7 +137,7 @@ int v41_layer_ready(struct v41_layer *l, struct device *d)
     struct queue *q;
     struct mat *m;
     void *p;
-    int r = d->ops->alloc(d, 3 * n * sizeof(*m), &p);
+    int r = d->ops->alloc(d, (3 * n + 3) * sizeof(*m), &p);
 
     if (r < 0)
         return r;
@@ -145,20 +145,26 @@ int v41_layer_ready(struct v41_layer *l, struct device *d)
     e->d_w1 = m;
     e->d_w3 = m + n;
     e->d_w2 = m + 2 * n;
-    e->inter = 0;
+    e->d_s1 = m + 3 * n;
+    e->d_s3 = m + 3 * n + 1;
+    e->d_s2 = m + 3 * n + 2;
+    e->inter = e->s1.rows;
     for (int i = 0; i < e->n; i++)
         if (e->w1[i].rows > e->inter)
             e->inter = e->w1[i].rows;
-    e->kinds = 0;
+    e->kinds = mat_kind(&e->s1) | mat_kind(&e->s3) | mat_kind(&e->s2);
     for (size_t i = 0; i < 3 * n; i++)
         e->kinds |= mat_kind(&e->w1[i]);
-    e->mixed = 0;
+    e->mixed = mats_mixed(&e->s1, &e->s3, &e->s2);
     for (size_t i = 0; i < n; i++)
         e->mixed |= mats_mixed(&e->w1[i], &e->w1[n + i], &e->w1[2 * n + i]);
     r = d->ops->queue_open(d, &q);
     if (r < 0)
         return r;
     q->ops->put(q, m, e->w1, 3 * n * sizeof(*m));
+    q->ops->put(q, m + 3 * n, &e->s1, sizeof(*m));
+    q->ops->put(q, m + 3 * n + 1, &e->s3, sizeof(*m));
+    q->ops->put(q, m + 3 * n + 2, &e->s2, sizeof(*m));
     r = q->ops->wait(q);
     q->ops->queue_close(q);
     return r;

@@ -155,7 +155,6 @@ static void run_moe(const struct trial *t, const struct op_table *op, struct que
                                    .id = (int32_t *)b[3] + r * (size_t)s->k,
                                    .y = (float *)b[5] + r * (size_t)s->dim,
                                    .scratch = b[6],
-                                   .plus = s->shared ? NULL : (float *)b[7] + r * (size_t)s->dim,
                                    .rows = rows,
                                    .experts = s->experts,
                                    .k = s->k,
@@ -248,7 +247,6 @@ static void make_moe(struct lab *l, const struct expert_shape *s, struct trial *
     /* hidden values that round to another bf16 move a sum by a weight's share of 2^-8 */
     trial_out(t, (size_t)s->dim, s->round ? 2e-2 : 2e-6 * sqrt(s->dim) * 8);
     trial_scratch(t, sizeof(float) * (size_t)(s->rows * (s->k + 1) * 2 * inter));
-    trial_in(t, (size_t)(s->rows * s->dim), 1); /* where there is no shared expert in the call */
 }
 
 static void moe(struct lab *l)

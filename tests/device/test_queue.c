@@ -325,66 +325,6 @@ static void sections(void)
         b->free(d, x[i]);
 }
 
-/* Experts of nothing but zeros, and what a section adds to them that takes far longer: those of a few rows and those that
- * are no operands of matrix instructions, which come another way. */
-static void met(void)
-{
-    enum { SIDE = 64 };
-    const int times = lab.quick ? 20 : 400;
-    static const enum dtype types[] = { DTYPE_BF16, DTYPE_F16 };
-    struct mat m = { .rows = SIDE, .cols = SIDE }, *w = take(sizeof(m));
-    float *x = take(sizeof(float) * LEN), *plus = take(sizeof(float) * LEN), host[LEN];
-    float *in = take(sizeof(float) * SIDE), *y = take(sizeof(float) * SIDE), out[SIDE];
-    float *scratch = take(sizeof(float) * 4 * SIDE);
-    int32_t *id = take(sizeof(*id));
-    void *zeros = take(sizeof(float) * SIDE * SIDE);
-
-    for (int c = 0; c < LEN; c++)
-        host[c] = (float)(c % 7);
-    b->put(q, x, host, sizeof(host));
-    memset(host, 0, sizeof(host));
-    for (int i = 0; i < COUNT(types); i++) {
-        struct graph *g = NULL;
-
-        m.dtype = types[i];
-        mat_place(&m, zeros);
-        b->put(q, w, &m, sizeof(m));
-        b->put(q, plus, host, sizeof(host));
-        CHECK(b->wait(q) == 0);
-        CHECK(b->graph_begin(q) == 0);
-        side(SIDE_BEGIN, 0);
-        for (int n = 0; n < times; n++)
-            add(x, plus);
-        side(SIDE_END, 0);
-        b->op->moe(q, &(struct moe_args){ .w1 = w,
-                                          .w3 = w,
-                                          .w2 = w,
-                                          .x = in,
-                                          .weight = in,
-                                          .id = id,
-                                          .y = y,
-                                          .scratch = scratch,
-                                          .plus = plus,
-                                          .plus_lane = 0,
-                                          .rows = 1,
-                                          .experts = 1,
-                                          .k = 1,
-                                          .dim = SIDE,
-                                          .inter = SIDE,
-                                          .kinds = mat_kind(&m) });
-        CHECK(b->graph_end(q, &g) == 0);
-        if (g)
-            b->graph_launch(q, g);
-        b->get(q, out, y, sizeof(out));
-        CHECK(b->wait(q) == 0);
-        for (int c = 0; c < SIDE; c++)
-            CHECK(out[c] == (float)(times * (c % 7)));
-        b->graph_close(g);
-    }
-    b->free(d, w), b->free(d, x), b->free(d, plus), b->free(d, in), b->free(d, y);
-    b->free(d, scratch), b->free(d, id), b->free(d, zeros);
-}
-
 static void late_fetch(void *arg)
 {
     struct late *l = arg;
@@ -591,9 +531,10 @@ int queue_main(int argc, char **argv)
     static const struct {
         const char *name;
         void (*run)(void);
-    } parts[] = { { "memory", memory },     { "copies", copies },  { "sticky", sticky },
-                  { "found", found },       { "graphs", graphs },  { "brings", brings },
-                  { "sections", sections }, { "met", met },        { "exchange", exchange_alone },
+    } parts[] = { { "memory", memory },     { "copies", copies },
+                  { "sticky", sticky },     { "found", found },
+                  { "graphs", graphs },     { "brings", brings },
+                  { "sections", sections }, { "exchange", exchange_alone },
                   { "parts", parts_added }, { "watched", watched } };
     int r = lab_open(&lab);
 

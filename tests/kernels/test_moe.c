@@ -151,8 +151,6 @@ static void layer_make(struct bed *b, struct layer *l, int rows, int dim, int in
         l->a.s1 = &l->s1;
         l->a.s3 = &l->s3;
         l->a.s2 = &l->s2;
-    } else {
-        l->a.plus = bed_f32(b, (size_t)(rows * dim), 1);
     }
 }
 
@@ -205,8 +203,6 @@ Test(moe, experts_match_a_plain_reference_in_double)
                                  l.a.weight[r * k + j], dim, want + r * dim);
             if (l.shared)
                 naive_expert(&l, 8, l.shared, l.a.x + r * dim, 1, dim, want + r * dim);
-            for (int c = 0; l.a.plus && c < dim; c++)
-                want[r * dim + c] += (double)l.a.plus[r * dim + c];
         }
         bed_fill(&b, l.a.y, (size_t)(rows * dim), 1);
         b.op->moe(b.q, &l.a);
@@ -249,8 +245,6 @@ static void moe_by_parts(struct bed *b, const struct layer *l, int r, float *y)
         for (int c = 0; c < dim; c++)
             y[c] += out[c];
     }
-    for (int c = 0; a->plus && c < dim; c++)
-        y[c] += a->plus[r * dim + c];
 }
 
 Test(moe, bits_are_those_of_one_row_and_one_expert_at_a_time)
@@ -283,7 +277,6 @@ Test(moe, an_empty_share_adds_nothing)
 
     bed_open(&b, 1);
     layer_make(&b, &l, 3, 32, 0, 0, 3, 2, DTYPE_F32);
-    l.a.plus = NULL;
     bed_fill(&b, l.a.y, 96, 1);
     b.op->moe(b.q, &l.a);
     for (int i = 0; i < 96; i++)

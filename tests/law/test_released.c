@@ -41,11 +41,10 @@ static int products, experts, wrong;
 /* Tensors that the released code multiplies with quantised inputs, experts aside. */
 static bool has_quantised_inputs(const char *name)
 {
-    static const char *const tails[] = {
-        ".attn.wq_a.weight", ".attn.wq_b.weight",    ".attn.wkv.weight",
-        ".attn.wo_b.weight", ".indexer.wq_b.weight", ".engram.wkv.weight",
-        ".shared_experts.",  ".self_attn.",          ".mlp."
-    };
+    static const char *const tails[] = { ".attn.wq_a.weight",    ".attn.wq_b.weight",
+                                         ".attn.wkv.weight",     ".attn.wo_b.weight",
+                                         ".indexer.wq_b.weight", ".engram.wkv.weight",
+                                         ".self_attn.",          ".mlp." };
 
     for (size_t i = 0; i < sizeof(tails) / sizeof(tails[0]); i++)
         if (strstr(name, tails[i]))

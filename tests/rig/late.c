@@ -88,14 +88,6 @@ static void section(struct queue *q, const struct side_args *a)
         meet(a->lane);
 }
 
-/* An op that meets a lane itself. */
-static void experts(struct queue *q, const struct moe_args *a)
-{
-    if (a->plus && a->plus_lane >= 0)
-        meet(a->plus_lane);
-    late_moe(q, a);
-}
-
 const struct op_table *late_open(const struct op_table *real, struct late **out)
 {
     struct late *l = calloc(1, sizeof(*l));
@@ -106,7 +98,6 @@ const struct op_table *late_open(const struct op_table *real, struct late **out)
     OP_LIST(ENTRY)
 #undef ENTRY
     l->table.side = section;
-    l->table.moe = experts;
     l->real = real;
     l->lane = -1;
     *out = now = l;
