@@ -274,10 +274,6 @@ static int read_engram(const struct json *o, struct v41_arch *a)
     if (!json_has(o, "engram_layer_ids"))
         return 0;
     r = read_list(o, "engram_layer_ids", NULL, 0, a->layers - 1, 4, a->engram_layer, &a->engrams);
-    for (int t = 1; t < a->engrams && r == 0; t++)
-        if (a->engram_layer[t] <= a->engram_layer[t - 1])
-            r = fail(-EINVAL, "config: engram_layer_ids: layer %d behind layer %d",
-                     a->engram_layer[t], a->engram_layer[t - 1]);
     return r == 0 && a->engrams ? read_ints(o, keys, 6) : r;
 }
 
