@@ -3,17 +3,17 @@
 
 #define ROWS (2 * STRIP_TOKENS) // of a launch, at most
 #define SHARES 2
-#define PIECES 40 // of 32 inputs, at most, of a block: with more of them narrow.cuh is faster
+#define PIECES 48 // of 32 inputs, at most, of a block: with more of them narrow.cuh is faster
 
 template <class C>
 static void thin_go(struct queue *q, const struct thin_launch *p, dim3 grid, size_t shared)
 {
-    unsigned threads = SHARES * STRIP_THREADS;
+    unsigned threads = SHARES * STRIP_THREADS, cluster = p->z ? 1 : grid.x;
 
     if (p->rows <= STRIP_TOKENS)
-        launch_cluster(q, thin_rows<C, 1, SHARES, 1>, grid.x, grid, threads, shared, *p);
+        launch_cluster(q, thin_rows<C, 1, SHARES, 1>, cluster, grid, threads, shared, *p);
     else
-        launch_cluster(q, thin_rows<C, 2, SHARES, 1>, grid.x, grid, threads, shared, *p);
+        launch_cluster(q, thin_rows<C, 2, SHARES, 1>, cluster, grid, threads, shared, *p);
 }
 
 cudaError_t thin_limits(cudaError_t e, int shared_max)
@@ -31,6 +31,12 @@ cudaError_t thin_limits(cudaError_t e, int shared_max)
 static const struct cuda_device *device_of(const struct queue *q)
 {
     return (const struct cuda_device *)q->dev;
+}
+
+// Whether the splits of so many strips can be clusters: these do not fit everywhere on a device.
+static bool as_clusters(const struct queue *q, int strips, int splits)
+{
+    return splits == 1 || strips * splits <= device_of(q)->sms * 85 / 99;
 }
 
 static int log_of(int n) // rounded down
@@ -56,20 +62,25 @@ static int lay_out(struct thin_launch *t, const struct mat *w, int rows, int spl
     return t->held + (codes > parts ? codes : parts); // parts' sums lie where codes were
 }
 
+// More blocks than clusters have room for send their sums through memory, which takes as long as a
+// piece or two: they do where each part is shorter by two.
 int thin_splits(const struct queue *q, const struct mat *w, int strips)
 {
     const struct cuda_device *d = device_of(q);
     struct thin_launch t;
-    int best = 0;
+    int best = 0, least = 1 << 30; // pieces of the longest part
 
     if (w->dtype != DTYPE_EXL3 || w->cols == 0)
         return 0;
-    for (int n = 1; n <= STRIP_SPLITS; n++) {
-        int at_once = n == 1 ? d->sms : d->sms * 85 / 99; // blocks; clusters do not fit everywhere
+    for (int n = 1; n <= STRIP_SPLITS && strips * n <= d->sms; n++) {
+        int pieces = strip_pieces(*w), each = (pieces + n * STRIP_WARPS - 1) / (n * STRIP_WARPS);
 
-        if (strips * n <= at_once && (strip_pieces(*w) + n - 1) / n * strip_halves(*w) <= PIECES &&
-            lay_out(&t, w, 1, n) <= d->shared_max)
+        if ((pieces + n - 1) / n * strip_halves(*w) <= PIECES &&
+            lay_out(&t, w, 1, n) <= d->shared_max &&
+            (as_clusters(q, strips, n) || each + 1 < least)) {
             best = n;
+            least = each;
+        }
     }
     return best;
 }
@@ -123,6 +134,10 @@ void thin_products(struct queue *q, const struct strip_launch *p, int n)
     size_t shared = (size_t)lay_out(&t, &p->w, p->rows, p->splits);
     int strips = fill_in(&t, p, n);
 
+    if (!as_clusters(q, strips, p->splits)) {
+        t.z = (float *)cuda_lane(q)->scratch;
+        t.tickets = cuda_lane(q)->tickets;
+    }
     switch (p->w.q.bits2) {
 #define WIDTH(b)                                                                                   \
     case b:                                                                                        \

@@ -30,6 +30,10 @@ struct thin_launch {
     int sums, held;    // where sums and codes lie there
     int blocks_log;    // of inputs a split has at most so many blocks of 128
     int peers_log;     // so many of the splits finish rows, row i the one that i ends in
+    // NULL: splits are a cluster; else sums go to z, [strips][splits][rows][EXL3_BLOCK], and the
+    // last block of a strip, by its ticket, finishes the rows.
+    float *z;
+    uint32_t *tickets;
     struct thin_mat m[MATMULS_MAX];
 };
 
@@ -243,15 +247,24 @@ __device__ static inline void thin_keep(const float (&acc)[TILES][NT][4], float 
             }
 }
 
+// Where a split's sums of a row lie in memory.
+__device__ static inline float *thin_far(const struct thin_launch &p, int n, int split, int row)
+{
+    int strip = (int)blockIdx.y, splits = (int)gridDim.x;
+
+    return p.z + (size_t)((strip * splits + split) * n + row) * EXL3_BLOCK;
+}
+
 // Parts add up in order, and what they come to goes where the row is finished.
 __device__ static inline void thin_send(const struct thin_launch &p, const float *parts,
                                         float *sums, uint64_t *bar, int n)
 {
-    int peers = (int)gridDim.x;
+    int peers = (int)gridDim.x, rank = (int)blockIdx.x;
 
     for (int i = (int)threadIdx.x; i < n * CUDA_WARP; i += (int)blockDim.x) {
         int row = i / CUDA_WARP, at = i % CUDA_WARP * 4;
         const float4 *from = (const float4 *)(parts + row * NARROW_SUMS + at);
+        float *to = sums + ((row >> p.peers_log) * peers + rank) * NARROW_SUMS + at;
         float4 s = *from;
 
 #pragma unroll
@@ -263,34 +276,33 @@ __device__ static inline void thin_send(const struct thin_launch &p, const float
             s.z += o.z;
             s.w += o.w;
         }
-        float *to =
-            sums + ((row >> p.peers_log) * peers + (int)blockIdx.x) * NARROW_SUMS + at;
-
-        if (peers > 1)
+        if (p.z)
+            *(float4 *)(thin_far(p, n, rank, row) + at) = s;
+        else if (peers > 1)
             peer_send(to, s, bar, row & ((1 << p.peers_log) - 1));
         else
             *(float4 *)to = s;
     }
 }
 
-// A row's outputs by a warp, from the sums of all splits in order.
+// A row's outputs by a warp, from the sums of all splits in order: the first lies at `from`, each
+// `step` values further; FAR: in memory that other blocks wrote.
+template <bool FAR>
 __device__ static inline void thin_give(const struct thin_launch &p, const struct thin_job &j,
-                                        const float *sums, uint2 by, uint2 plus, int row)
+                                        const float *from, int step, uint2 by, uint2 plus, int row)
 {
     int lane = (int)threadIdx.x % CUDA_WARP, n0 = j.strip * EXL3_BLOCK + 4 * lane;
-    int peers = (int)gridDim.x;
-    const float4 *from =
-        (const float4 *)(sums + (row >> p.peers_log) * peers * NARROW_SUMS + 4 * lane);
     float *y = j.m->y + (size_t)(j.first + row) * (size_t)j.m->rows + n0;
-    float4 f = *from;
-    float v[4] = { f.x, f.y, f.z, f.w };
+    float v[4];
 
-    for (int s = 1; s < peers; s++) {
-        f = from[s * (NARROW_SUMS / 4)];
-        v[0] += f.x;
-        v[1] += f.y;
-        v[2] += f.z;
-        v[3] += f.w;
+    for (int s = 0; s < (int)gridDim.x; s++) {
+        const float4 *at = (const float4 *)(from + s * step + 4 * lane);
+        float4 f = FAR ? __ldcg(at) : *at;
+
+        v[0] = s ? v[0] + f.x : f.x;
+        v[1] = s ? v[1] + f.y : f.y;
+        v[2] = s ? v[2] + f.z : f.z;
+        v[3] = s ? v[3] + f.w : f.w;
     }
     finish_rotated(by, plus, j.m->bias != NULL, v);
 #pragma unroll
@@ -327,7 +339,7 @@ __global__ static void __launch_bounds__(STRIP_THREADS *SHARES, BLOCKS)
         arrival_expect(bar + part, bytes);
         bulk_bring(mine, codes.at + (size_t)j.at * C::CHUNKS * CUDA_WARP, bytes, bar + part);
     }
-    if (peers > 1) {
+    if (peers > 1 && !p.z) {
         if (t == CUDA_WARP - 1) // of each row that ends here, sums of all blocks
             arrival_expect(sums_bar, (rank < ends ? (j.n - rank + ends - 1) >> p.peers_log : 0) *
                                          peers * EXL3_BLOCK * (int)sizeof(float));
@@ -360,9 +372,15 @@ __global__ static void __launch_bounds__(STRIP_THREADS *SHARES, BLOCKS)
     __syncthreads(); // codes have been read
     thin_keep(acc, parts, part, share, j.n);
     __syncthreads();
-    if (peers > 1)
+    if (peers > 1 && !p.z)
         cluster_wait(); // all of the cluster expect sums
     thin_send(p, parts, sums, sums_bar, j.n);
+    if (p.z) {
+        if (last_block(&p.tickets[blockIdx.y], gridDim.x))
+            for (int row = warp; row < j.n; row += WARPS)
+                thin_give<true>(p, j, thin_far(p, j.n, 0, row), j.n * EXL3_BLOCK, by, plus, row);
+        return;
+    }
     if (peers == 1)
         __syncthreads();
     if (rank >= ends)
@@ -370,7 +388,8 @@ __global__ static void __launch_bounds__(STRIP_THREADS *SHARES, BLOCKS)
     for (int row = (warp << p.peers_log) + rank; row < j.n; row += WARPS << p.peers_log) {
         if (peers > 1)
             arrival_wait(sums_bar);
-        thin_give(p, j, sums, by, plus, row);
+        thin_give<false>(p, j, sums + (row >> p.peers_log) * peers * NARROW_SUMS, NARROW_SUMS, by,
+                         plus, row);
     }
 }
 
