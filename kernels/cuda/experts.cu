@@ -194,15 +194,17 @@ static int strips_at_most(int outputs)
     return (int)blocks_for((size_t)outputs, 64);
 }
 
-// Some rows of the call, with room for them in scratch.
+// Some rows of the call, with room for them in scratch. Outputs of wide products come where their inputs were.
 static char *lay_out(struct expert_rows *e, char *at)
 {
     size_t all = (size_t)(e->picks + e->a.rows);
+    char *inputs, *end;
 
     at = strip_x_place(&e->h, e->exl3, (int)all, at);
     e->out = (float *)at;
-    at += all * (size_t)e->ldo * sizeof(float);
-    at = strip_x_place(&e->x, e->exl3, 2 * (int)all, at);
+    inputs = at + all * (size_t)e->ldo * sizeof(float);
+    end = strip_x_place(&e->x, e->exl3, 2 * (int)all, e->wide ? at : inputs);
+    at = end > inputs ? end : inputs;
     if (!e->wide) {
         int ld[2] = { e->ldh, e->ldo };
 
@@ -384,9 +386,8 @@ void strip_moe(struct queue *q, const struct moe_args *a)
     cut_inputs(q, &e);
     e.wide = a->rows > FEW_MOST || a->rows * a->k > FEW_PICKS || a->mixed ||
              a->kinds & EXPERT_KINDS_LONG;
-    e.many = e.exl3 && (size_t)a->rows * (size_t)a->k > (size_t)a->experts * 32;
     e.ready = e.wide ? NULL : cuda_lane(q)->tickets;
-    e.lot = wide_rows(a->kinds, e.many);
+    e.lot = wide_rows(a->kinds, false);
     e.picks = a->k;
     e.a.rows = 1;
     one = (size_t)(uintptr_t)lay_out(&e, NULL);
@@ -397,6 +398,10 @@ void strip_moe(struct queue *q, const struct moe_args *a)
                    a->inter, a->dim, one, room);
         return;
     }
+    most = most < a->rows ? (int)blocks_for((size_t)a->rows, (int)blocks_for((size_t)a->rows, most))
+                          : a->rows; // in equal shares
+    e.many = e.exl3 && (size_t)most * (size_t)a->k > (size_t)a->experts * 32;
+    e.lot = wide_rows(a->kinds, e.many);
     for (int first = 0; first < a->rows; first += e.a.rows) {
         size_t r = (size_t)first;
 

@@ -5,62 +5,73 @@
 #include "kernels/cuda/order.cuh"
 #include "kernels/cuda/wide.cuh"
 
-#define THREADS 256
+#define SORT_THREADS EXPERTS_MAX
 #define LONG_LOT 64 // rows of a block
 
-// A thread a pick counts the picks in front of it; a block takes all of them by and by.
-__global__ static void sort_picks(struct moe_args a, int picks, struct member *order,
-                                  int32_t *heads, int lot, struct cuda_alarm alarm)
+// One block: it counts the picks of each expert, then gives each pick the next place of its expert. Which of them is first
+// changes no result.
+__global__ static void __launch_bounds__(SORT_THREADS)
+    sort_picks(struct moe_args a, int picks, struct member *order, int32_t *heads, int lot,
+               struct cuda_alarm alarm)
 {
-    __shared__ int32_t expert[THREADS]; // -1: not here
-    int i = (int)(blockIdx.x * THREADS + threadIdx.x), e = -1, before = 0, place = 0, missing = 0;
-    int members = 0;
+    __shared__ int count[EXPERTS_MAX], first[EXPERTS_MAX], given[EXPERTS_MAX];
+    __shared__ int warp_sum[SORT_THREADS / CUDA_WARP], missing, lots;
+    int t = (int)threadIdx.x, lane = t % CUDA_WARP, n, sum;
 
     dependency_wait();
-    if (i < picks)
-        e = a.id[i];
-    if (e >= a.experts)
-        alarm_set(alarm, FAULT_EXPERT, 0, i / a.k, 0, e, a.experts);
-    else if (e >= 0 && !expert_is_here(a, e))
-        alarm_set(alarm, FAULT_TYPE, 0, i / a.k, 0, (int)a.w1[e].dtype, 0);
-    if (i == 0 && a.s1 &&
+    count[t] = given[t] = 0;
+    if (t == 0)
+        missing = lots = 0;
+    __syncthreads();
+    for (int i = t; i < picks; i += SORT_THREADS) {
+        int e = a.id[i];
+
+        if (e >= a.experts)
+            alarm_set(alarm, FAULT_EXPERT, 0, i / a.k, 0, e, a.experts);
+        else if (e >= 0 && !expert_is_here(a, e))
+            alarm_set(alarm, FAULT_TYPE, 0, i / a.k, 0, (int)a.w1[e].dtype, 0);
+        else if (e >= 0)
+            atomicAdd(&count[e], 1);
+    }
+    if (t == 0 && a.s1 &&
         !(expert_type_ok(a, *a.s1) && expert_type_ok(a, *a.s3) && expert_type_ok(a, *a.s2)))
         alarm_set(alarm, FAULT_TYPE, 0, 0, 0, (int)a.s1->dtype, 0);
-    for (int base = 0; base < picks; base += THREADS) {
-        int n = picks - base < THREADS ? picks - base : THREADS, t = (int)threadIdx.x;
+    __syncthreads();
+    n = sum = count[t];
+    for (int step = 1; step < CUDA_WARP; step *= 2) {
+        int o = __shfl_up_sync(FULL_MASK, sum, step);
 
-        __syncthreads();
-        expert[t] = t < n && expert_is_here(a, a.id[base + t]) ? a.id[base + t] : -1;
-        __syncthreads();
-        for (int j = 0; j < n; j++) {
-            int o = expert[j];
+        sum += lane >= step ? o : 0;
+    }
+    if (lane == CUDA_WARP - 1)
+        warp_sum[t / CUDA_WARP] = sum;
+    __syncthreads();
+    for (int w = 0; w < t / CUDA_WARP; w++)
+        sum += warp_sum[w];
+    first[t] = sum - n;
+    __syncthreads();
+    for (int i = t; i < picks; i += SORT_THREADS) {
+        int e = a.id[i];
 
-            before += o >= 0 && (o < e || (o == e && base + j < i));
-            place += o == e && base + j < i;
-            members += o == e;
-            missing += o < 0 && base + j < i;
+        if (expert_is_here(a, e)) {
+            int place = atomicAdd(&given[e], 1), at = first[e] + place;
+
+            order[at] = (struct member){ i, e, place, count[e] - place };
+            if (place % lot == 0)
+                heads[1 + atomicAdd(&lots, 1)] = at;
+        } else {
+            order[picks - 1 - atomicAdd(&missing, 1)].pick = -1;
         }
     }
-    if (i >= picks)
-        return;
-    if (expert_is_here(a, e)) {
-        order[before] = (struct member){ i, e, place, members - place };
-        if (place % lot == 0)
-            heads[1 + atomicAdd(heads, 1)] = before;
-    } else {
-        order[picks - 1 - missing].pick = -1;
-    }
+    __syncthreads();
+    if (t == 0)
+        *heads = lots;
 }
 
 void expert_sort(struct queue *q, const struct moe_args *a, int picks, struct member *order,
                  int32_t *heads, int lot)
 {
-    cudaError_t e = cudaMemsetAsync(heads, 0, sizeof(*heads), cuda_stream(q));
-
-    if (e != cudaSuccess)
-        queue_fail(q, cuda_errno(e), "cuda: moe: %s", cudaGetErrorString(e));
-    launch(q, sort_picks, blocks_for((size_t)picks, THREADS), THREADS, 0, *a, picks, order, heads,
-           lot, cuda_queue(q)->alarm);
+    launch(q, sort_picks, 1, SORT_THREADS, 0, *a, picks, order, heads, lot, cuda_queue(q)->alarm);
 }
 
 // A block 64 outputs of the rows of a lot, DOT_ROWS of them and a tile at a time. Bound by the bytes of the weights.
