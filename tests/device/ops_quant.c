@@ -33,7 +33,8 @@ static void run_product(const struct trial *t, const struct op_table *op, struct
         op->matmul(q, &a);
 }
 
-/* Weights of FP8 are as large as 448 here: smaller inputs keep sums near 1, as tolerances take them.
+/* Weights of FP8 are as large as 448 here, those of MXFP4 above 1 too: smaller inputs keep sums near 1, as tolerances take
+ * them.
  * Every other row of the inputs is of bf16 numbers: rows that need fewer planes than their
  * neighbours must not notice. */
 static void make_product(struct lab *l, const struct quant_shape *s, struct trial *t)
@@ -48,7 +49,10 @@ static void make_product(struct lab *l, const struct quant_shape *s, struct tria
                 s->round);
     memcpy(trial_buf(t, BUF_IN, BUF_BYTES, bytes, 0, 0), blob, bytes);
     free(blob);
-    x = trial_in(t, cols * (size_t)s->rows, s->w.dtype == DTYPE_FP8 ? 0x1p-6f : 1);
+    x = trial_in(t, cols * (size_t)s->rows,
+                 s->w.dtype == DTYPE_FP8     ? 0x1p-6f
+                 : s->w.dtype == DTYPE_MXFP4 ? 0.5f
+                                             : 1);
     for (size_t r = 0; r < (size_t)s->rows; r += 2)
         for (size_t i = 0; i < cols; i++)
             x[r * cols + i] = bf16_round(x[r * cols + i]);
