@@ -84,9 +84,32 @@ __device__ static inline void dependency_wait()
     asm volatile("griddepcontrol.wait;" ::: "memory");
 }
 
+// gang_arrive, gang_wait - a barrier of the blocks of a cluster: what was written before the one is seen
+// behind the other, in shared memory too. All threads of a warp together.
+__device__ static inline void gang_arrive()
+{
+    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+}
+
+__device__ static inline void gang_wait()
+{
+    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+
+__device__ static inline void gang_meet()
+{
+    gang_arrive();
+    gang_wait();
+}
+
 __device__ static inline float rounded(float x, enum round round)
 {
-    return round == ROUND_BF16 ? bf16_round(x) : x;
+    uint16_t u;
+
+    if (round != ROUND_BF16)
+        return x;
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(u) : "f"(x));
+    return f32_from_bits((uint32_t)u << 16);
 }
 
 __device__ static inline float sigmoid(float x)

@@ -6,7 +6,6 @@
 // logit, and for the sums, of which each block gets those of its share of the dimensions sent. How keys are
 // dealt out depends on the number of keys of the row alone, and shares are added in order.
 #include <cooperative_groups.h>
-#include <utility>
 
 #include "kernels/cuda/attend.cuh"
 #include "kernels/cuda/matrix.cuh"
@@ -18,67 +17,41 @@ extern "C" {
 
 #define WARPS 16 // a head each between the products
 #define THREADS (WARPS * CUDA_WARP)
-#define GANG 8        // blocks that share out the keys of a row
-#define TALL 16       // heads: rows of an instruction
-#define GANG_KEYS 128 // of a block, at most
-#define GANG_TILES 2  // of 8 keys a warp has logits of, at most
-#define GANG_AHEAD 5  // pieces of 16 values a thread has on their way
-#define SEL_AHEAD 2   // of a thread's selected rows on their way
-#define PAD 8         // values behind a row in shared memory, so that neighbours lie in other banks
-#define PAIRS_MAX 32  // that turn by position
+#define GANG 8                                        // blocks that share out the keys of a row
+#define TALL 16                                       // heads: rows of an instruction
+#define GANG_KEYS 128                                 // of a block, at most
+#define QUARTERS 4                                    // of the dimensions: warps share out a logit
+#define GANG_TILES (GANG_KEYS / 8 * QUARTERS / WARPS) // of 8 keys a warp has logits of, at most
+#define GANG_AHEAD 5                                  // keys of a warp that are looked for together
+#define PAD 8        // values behind a row in shared memory, so that neighbours lie in other banks
+#define PAIRS_MAX 32 // that turn by position
 #define SHARED_STATIC 1536 // more than the kernel declares beside its dynamic memory
 
-// Keys of a block as bf16; what all blocks send lies in the same place afterwards: sums of every block's
-// keys over this one's dimensions.
+// Rows of keys and heads have of each eight values the j-th beside the (j + 4)-th, as codes are decoded; so have
+// columns of the sums until the end.
+__device__ static inline int value_of(int column)
+{
+    return column / 8 * 8 + column % 2 * 4 + column % 8 / 2;
+}
+
+// What all blocks send: sums of every block's keys over this one's dimensions.
+__host__ __device__ static size_t share_bytes(int dim)
+{
+    return (size_t)GANG * TALL * (size_t)(dim / GANG + PAD) * sizeof(float);
+}
+
+// Keys of a block as bf16; where memory is short the shares lie in the same place afterwards.
 __host__ __device__ static size_t key_bytes(int dim, int keys)
 {
-    size_t key = (size_t)keys * (size_t)(dim + PAD) * sizeof(uint16_t);
-    size_t share = (size_t)GANG * TALL * (size_t)(dim / GANG + PAD) * sizeof(float);
+    size_t key = (size_t)keys * (size_t)(dim + PAD) * sizeof(uint16_t), share = share_bytes(dim);
 
     return key > share ? key : share;
 }
 
-// 16 values of a stored row as bf16; `raw` holds their codes, `scale` their scale's byte.
-__device__ static inline void put_codes(enum codec codec, const uint32_t (&raw)[4], uint8_t scale,
-                                        uint16_t *to)
-{
-    uint32_t out[8], by;
-
-    if (codec == CODEC_QW) {
-        by = scale_pair(scale);
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            uint32_t even = bf16_times(e4m3_far(raw[i]), by);
-            uint32_t odd = bf16_times(e4m3_far(raw[i] >> 8), by);
-
-            out[2 * i] = __byte_perm(even, odd, 0x5410);
-            out[2 * i + 1] = __byte_perm(even, odd, 0x7632);
-        }
-    } else {
-        by = e4m3_far(scale | (uint32_t)scale << 16);
-        by = (scale & 0x7f) == 0x7f ? 0x7fc07fc0u : by;
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-            uint32_t v[4];
-
-#pragma unroll
-            for (int j = 0; j < 4; j++)
-                v[j] = bf16_times(e2m1_far(raw[i] >> (4 * j)), by);
-#pragma unroll
-            for (int j = 0; j < 4; j += 2) { // v[j] has values j and j + 4
-                out[4 * i + j / 2] = __byte_perm(v[j], v[j + 1], 0x5410);
-                out[4 * i + j / 2 + 2] = __byte_perm(v[j], v[j + 1], 0x7632);
-            }
-        }
-    }
-    ((uint4 *)to)[0] = make_uint4(out[0], out[1], out[2], out[3]);
-    ((uint4 *)to)[1] = make_uint4(out[4], out[5], out[6], out[7]);
-}
-
-// The two halves of logits; behind them lie exponentials as bf16.
+// The quarters of logits; behind them lie exponentials as bf16.
 __host__ __device__ static size_t logit_bytes(int keys)
 {
-    return 2 * sizeof(float) * TALL * (size_t)(keys + PAD);
+    return QUARTERS * sizeof(float) * TALL * (size_t)(keys + PAD);
 }
 
 // The heads as bf16; logits and exponentials lie in the same place afterwards.
@@ -97,90 +70,118 @@ struct gang_turn {
 };
 
 struct gang_row {
-    int slot, lo, win, n; // the window's first position and rows; all keys
+    int slot, first, win, n; // of the window the first one's row and how many; all keys
     const int32_t *sel;
 };
 
-// Which rows of their states keys from .. from + keys - 1 of the list are, -1 behind its end. A thread a
-// key.
-__device__ static inline void rows_find(const struct attend_args &a, const struct gang_row &w,
-                                        int from, int keys, int32_t *at)
+// Which row of its state key j of the list is, -1 behind its end. Only the window is a ring.
+__device__ static inline int row_of(const struct attend_args &a, const struct gang_row &w, int j)
 {
-    int t = (int)threadIdx.x, j = from + t;
+    int r = w.first + j;
 
-    if (t < keys)
-        at[t] = j >= w.n ? -1 : j < w.win ? (w.lo + j) % a.win.cap : w.sel[j - w.win] % a.more.cap;
+    if (j >= w.n)
+        return -1;
+    return j >= w.win ? w.sel[j - w.win] : r < a.win.cap ? r : r - a.win.cap;
 }
 
-// Pieces i0, i0 + THREADS, .. of those keys on their way: 16 values, zeros behind the end.
-struct gang_pieces {
-    uint32_t raw[GANG_AHEAD][4];
-    uint8_t scale[GANG_AHEAD];
+// A key as it is stored lies in the second half of its own place until its warp decodes it: a thread has
+// pieces of 16 values, PIECES threads a key.
+template <int DIM> struct gang_piece {
+    static constexpr int PIECES = DIM / 16;
+    int key, piece;
+    uint16_t *place;
+    unsigned char *stored;
+
+    __device__ gang_piece(uint16_t *keys, int i)
+        : key(((int)threadIdx.x + i * THREADS) / PIECES), piece((int)threadIdx.x % PIECES),
+          place(keys + key * (DIM + PAD)), stored((unsigned char *)place + DIM)
+    {
+    }
 };
 
-// The first `win` keys are rows of the window.
+// Keys of the list from `from` on, on their way.
 template <int DIM>
-__device__ static inline void pieces_fetch(const struct attend_args &a, int slot,
-                                           const int32_t *row_at, int win, int keys, int i0,
-                                           struct gang_pieces *p)
+__device__ static inline void keys_fetch(const struct attend_args &a, const struct gang_row &w,
+                                         int from, int mine, int i0, uint16_t *keys)
 {
-    const unsigned char *near = a.win.base + (size_t)slot * a.win.slot_stride;
-    const unsigned char *far = a.more.base + (size_t)slot * a.more.slot_stride;
-    constexpr int PIECES = DIM / 16;
+    const unsigned char *near = a.win.base + (size_t)w.slot * a.win.slot_stride;
+    const unsigned char *far = a.more.base + (size_t)w.slot * a.more.slot_stride;
+    int row[GANG_AHEAD];
 
 #pragma unroll
     for (int i = 0; i < GANG_AHEAD; i++) {
-        int at = i0 + i * THREADS, j = at / PIECES, c = at % PIECES * 16;
-        int at_row = at < keys * PIECES ? row_at[j] : -1;
-        const unsigned char *row;
+        const struct gang_piece<DIM> p(keys, i0 + i);
 
-        p->raw[i][0] = p->raw[i][1] = p->raw[i][2] = p->raw[i][3] = 0;
-        p->scale[i] = 0;
-        if (at_row < 0)
-            continue;
-        if (j < win) {
-            row = near + (size_t)at_row * a.win.row_bytes;
-            p->scale[i] = row[DIM + c / 32];
-            if (DIM % 512 == 0) {
-                uint4 u = *(const uint4 *)(row + c);
-
-                p->raw[i][0] = u.x;
-                p->raw[i][1] = u.y;
-                p->raw[i][2] = u.z;
-                p->raw[i][3] = u.w;
-            } else {
+        row[i] = p.key < mine ? row_of(a, w, from + p.key) : -1;
+    }
 #pragma unroll
-                for (int k = 0; k < 4; k++)
-                    p->raw[i][k] = ((const uint32_t *)(row + c))[k];
-            }
+    for (int i = 0; i < GANG_AHEAD; i++) {
+        const struct gang_piece<DIM> p(keys, i0 + i);
+        int c = p.piece;
+
+        if (row[i] < 0)
+            continue;
+        if (from + p.key < w.win) {
+            const unsigned char *at = near + (size_t)(uint32_t)row[i] * a.win.row_bytes;
+
+            if (DIM % 512 == 0)
+                copy_ahead<16>(p.stored + 16 * c, at + 16 * c);
+            else
+#pragma unroll
+                for (int k = 0; k < 16; k += 4)
+                    copy_ahead<4>(p.stored + 16 * c + k, at + 16 * c + k);
+            if (c < DIM / 32 / 4)
+                copy_ahead<4>(p.stored + DIM + 4 * c, at + DIM + 4 * c);
         } else {
-            row = far + (size_t)at_row * a.more.row_bytes;
-            p->scale[i] = row[DIM / 2 + c / 16];
-            p->raw[i][0] = ((const uint32_t *)(row + c / 2))[0];
-            p->raw[i][1] = ((const uint32_t *)(row + c / 2))[1];
+            const unsigned char *at = far + (size_t)(uint32_t)row[i] * a.more.row_bytes;
+
+            copy_ahead<8>(p.stored + 8 * c, at + 8 * c);
+            if (c < DIM / 16 / 4)
+                copy_ahead<4>(p.stored + DIM / 2 + 4 * c, at + DIM / 2 + 4 * c);
         }
     }
 }
 
+// As bf16; zeros behind the end. The first `win` keys are rows of the window.
 template <int DIM>
-__device__ static inline void pieces_put(const struct gang_pieces &p, int win, int keys, int i0,
-                                         uint16_t *key)
+__device__ static inline void keys_decode(int win, int mine, int keys, uint16_t *at)
 {
-    constexpr int PIECES = DIM / 16, LD = DIM + PAD;
+    asm volatile("cp.async.wait_all;" ::: "memory");
+    __syncwarp();
+#pragma unroll 1
+    for (int i = 0; i * THREADS < keys * (DIM / 16); i++) {
+        const struct gang_piece<DIM> p(at, i);
+        uint32_t out[2][4] = {}, by, c = (uint32_t)p.piece;
 
+        if (p.key >= keys) // so is the whole warp
+            break;
+        if (p.key < mine && p.key < win) {
+            uint4 u = ((const uint4 *)p.stored)[c];
+
+            by = scale_pair(p.stored[DIM + c / 2]);
+            e4m3_eight(u.x, u.y, by, out[0]);
+            e4m3_eight(u.z, u.w, by, out[1]);
+        } else if (p.key < mine) {
+            uint2 u = ((const uint2 *)p.stored)[c];
+
+            by = p.stored[DIM / 2 + c];
+            by = (by & 0x7f) == 0x7f ? 0x7fc07fc0u : e4m3_far(by | by << 16);
+            e2m1_eight(u.x, by, out[0]);
+            e2m1_eight(u.y, by, out[1]);
+        }
+        __syncwarp();
 #pragma unroll
-    for (int i = 0; i < GANG_AHEAD; i++) {
-        int at = i0 + i * THREADS, j = at / PIECES;
-
-        if (at < keys * PIECES)
-            put_codes(j < win ? CODEC_QW : CODEC_QC, p.raw[i], p.scale[i],
-                      key + j * LD + at % PIECES * 16);
+        for (int k = 0; k < 2; k++)
+            ((uint4 *)p.place)[2 * c + (uint32_t)k] =
+                make_uint4(out[k][0], out[k][1], out[k][2], out[k][3]);
     }
 }
 
-// The heads' values of a thread, on their way while keys are looked for.
+// The heads' values of a thread, eight and eight, on their way while keys are looked for.
+#define EIGHTS(dim) (TALL * (dim) / 8 < THREADS ? 1 : TALL * (dim) / 8 / THREADS)
+
 template <int DIM> struct gang_heads {
-    float4 v[TALL * DIM / 4 / THREADS];
+    float4 v[EIGHTS(DIM)][2];
 };
 
 template <int DIM>
@@ -188,10 +189,13 @@ __device__ static inline struct gang_heads<DIM> heads_fetch(const float *q, int 
     struct gang_heads<DIM> g;
 
 #pragma unroll
-    for (int i = 0; i < TALL * DIM / 4 / THREADS; i++) {
+    for (int i = 0; i < EIGHTS(DIM); i++) {
         int at = (int)threadIdx.x + i * THREADS;
 
-        g.v[i] = at / (DIM / 4) < heads ? ((const float4 *)q)[at] : make_float4(0, 0, 0, 0);
+#pragma unroll
+        for (int j = 0; j < 2; j++)
+            g.v[i][j] =
+                at / (DIM / 8) < heads ? ((const float4 *)q)[2 * at + j] : make_float4(0, 0, 0, 0);
     }
     return g;
 }
@@ -204,35 +208,37 @@ pair_cut(float x, float y, uint32_t &rest)
     return __byte_perm(f32_bits(x), f32_bits(y), 0x7632);
 }
 
-// As bf16 to [TALL][DIM + PAD].
-template <int DIM>
-__device__ static inline void heads_put(const struct gang_heads<DIM> &g, uint16_t *to,
-                                        uint32_t &rest)
+__device__ static inline void four_turn(const struct gang_turn &turn, int at, enum round round,
+                                        float4 &v)
 {
-#pragma unroll
-    for (int i = 0; i < TALL * DIM / 4 / THREADS; i++) {
-        int at = (int)threadIdx.x + i * THREADS;
+    float2 x = make_float2(v.x, v.y), y = make_float2(v.z, v.w);
 
-        *(uint2 *)(to + at / (DIM / 4) * (DIM + PAD) + at % (DIM / 4) * 4) =
-            make_uint2(pair_cut(g.v[i].x, g.v[i].y, rest), pair_cut(g.v[i].z, g.v[i].w, rest));
-    }
+    if (at >= turn.begin)
+        x = turned(x, turn.pair[(at - turn.begin) / 2], round);
+    if (at + 2 >= turn.begin)
+        y = turned(y, turn.pair[(at + 2 - turn.begin) / 2], round);
+    v = make_float4(x.x, x.y, y.x, y.y);
 }
 
-// Those that turn, a thread a pair.
+// Turned, as bf16, to [TALL][DIM + PAD].
 template <int DIM>
-__device__ static inline void heads_turn(const struct gang_turn &turn, enum round round,
-                                         uint16_t *head, uint32_t &rest)
+__device__ static inline void heads_put(struct gang_heads<DIM> &g, const struct gang_turn &turn,
+                                        enum round round, uint16_t *to, uint32_t &rest)
 {
-    int h = (int)threadIdx.x / PAIRS_MAX, i = (int)threadIdx.x % PAIRS_MAX;
-    uint32_t *at = (uint32_t *)(head + h * (DIM + PAD) + turn.begin) + i;
-    float2 v;
+#pragma unroll
+    for (int i = 0; i < EIGHTS(DIM); i++) {
+        int at = (int)threadIdx.x + i * THREADS, c = at % (DIM / 8) * 8;
 
-    static_assert(THREADS == TALL * PAIRS_MAX, "a thread a pair");
-    if (turn.begin + 2 * i >= DIM)
-        return;
-    v = turned(make_float2(f32_from_bits(*at << 16), f32_from_bits(*at & 0xffff0000u)),
-               turn.pair[i], round);
-    *at = pair_cut(v.x, v.y, rest);
+        if (at >= TALL * DIM / 8)
+            break;
+        if (c + 8 > turn.begin) {
+            four_turn(turn, c, round, g.v[i][0]);
+            four_turn(turn, c + 4, round, g.v[i][1]);
+        }
+        *(uint4 *)(to + at / (DIM / 8) * (DIM + PAD) + c) = make_uint4(
+            pair_cut(g.v[i][0].x, g.v[i][1].x, rest), pair_cut(g.v[i][0].y, g.v[i][1].y, rest),
+            pair_cut(g.v[i][0].z, g.v[i][1].z, rest), pair_cut(g.v[i][0].w, g.v[i][1].w, rest));
+    }
 }
 
 // The left operand of columns k .. k + 15, from the heads' bf16 values.
@@ -242,6 +248,18 @@ __device__ static inline void heads_load(uint32_t (&top)[4], const uint16_t *hea
     int lane = (int)threadIdx.x % CUDA_WARP;
 
     matrices_load(top, head + lane % 16 * (DIM + PAD) + k + lane / 16 * 8);
+}
+
+// Value d of a head as it is turned.
+__device__ static float head_value(const float *q, const struct gang_turn &turn, enum round round,
+                                   int d)
+{
+    float2 v;
+
+    if (d < turn.begin)
+        return q[d];
+    v = turned(make_float2(q[d / 2 * 2], q[d / 2 * 2 + 1]), turn.pair[(d - turn.begin) / 2], round);
+    return d % 2 ? v.y : v.x;
 }
 
 // The same in planes, from the heads as they came.
@@ -254,110 +272,112 @@ heads_planes(const float *q, int heads, const struct gang_turn &turn, enum round
 
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        int h = lane / 4 + i % 2 * 8, at = k + i / 2 * 8 + lane % 4 * 2;
+        int h = lane / 4 + i % 2 * 8, d = value_of(k + i / 2 * 8 + lane % 4 * 2);
 
-        v[i] = h < heads ? *(const float2 *)(q + (size_t)h * DIM + at) : make_float2(0, 0);
-        if (at >= turn.begin)
-            v[i] = turned(v[i], turn.pair[(at - turn.begin) / 2], round);
+        v[i] = make_float2(0, 0);
+        if (h < heads)
+            v[i] = make_float2(head_value(q + (size_t)h * DIM, turn, round, d),
+                               head_value(q + (size_t)h * DIM, turn, round, d + 4));
     }
     return planes_of(v);
 }
 
-// Of a warp, two sums of each tile; a lane has two columns of two rows.
+// Of a warp, sums of each tile; a lane has two columns of two rows.
 struct gang_sums {
-    float top[2][GANG_TILES][4], rest[GANG_TILES][4];
+    float v[GANG_TILES][4];
 };
 
-// The same for heads that are no bf16 numbers.
-template <int DIM>
-__device__ __noinline__ static void
-logits_of_planes(const float *q, int heads, const struct gang_turn &turn, enum round round,
-                 const uint16_t *key, int keys, struct gang_sums *sums)
+// Logits lie where the heads lay, by quarters of the dimensions.
+__device__ static inline void logits_put(const struct gang_sums &m, int keys, float *logit)
 {
     int lane = (int)threadIdx.x % CUDA_WARP, warp = (int)threadIdx.x / CUDA_WARP;
-    int half = warp % 2, tile0 = warp / 2, tiles = keys / 8;
+
+    __syncthreads(); // the heads have been used
+#pragma unroll
+    for (int t = 0; t < GANG_TILES; t++) {
+        int tile = warp / QUARTERS + WARPS / QUARTERS * t;
+        float *to =
+            logit + (warp % QUARTERS * TALL + lane / 4) * (keys + PAD) + tile * 8 + lane % 4 * 2;
+
+        if (tile >= keys / 8)
+            break;
+        *(float2 *)to = make_float2(m.v[t][0], m.v[t][1]);
+        *(float2 *)(to + 8 * (keys + PAD)) = make_float2(m.v[t][2], m.v[t][3]);
+    }
+}
+
+// Logits of `keys` keys: a warp a quarter of the dimensions and every fourth 8 keys.
+template <int DIM>
+__device__ static inline void gang_logits(const uint16_t *head, const uint16_t *key, int keys,
+                                          float *logit)
+{
+    int lane = (int)threadIdx.x % CUDA_WARP, warp = (int)threadIdx.x / CUDA_WARP;
+    int k0 = warp % QUARTERS * (DIM / QUARTERS), tile0 = warp / QUARTERS;
+    struct gang_sums m = {};
+
+#pragma unroll
+    for (int k = 0; k < DIM / QUARTERS; k += 32) {
+        uint32_t left[2][4];
+
+        heads_load<DIM>(left[0], head, k0 + k);
+        heads_load<DIM>(left[1], head, k0 + k + 16);
+#pragma unroll
+        for (int t = 0; t < GANG_TILES; t++) {
+            int tile = tile0 + WARPS / QUARTERS * t;
+            uint32_t b[4];
+
+            if (tile >= keys / 8)
+                break;
+            matrices_load(b, key + (tile * 8 + lane % 8) * (DIM + PAD) + k0 + k + lane / 8 * 8);
+            multiply(m.v[t], left[0], b[0], b[1]);
+            multiply(m.v[t], left[1], b[2], b[3]);
+        }
+    }
+    logits_put(m, keys, logit);
+}
+
+// The same for heads that are no bf16 numbers, from the heads as they came.
+template <int DIM>
+__device__ __noinline__ static void
+logits_of_planes(const struct attend_args &a, const struct gang_turn &turn, int room, int keys)
+{
+    extern __shared__ __align__(16) unsigned char dynamic[];
+    const uint16_t *key = (const uint16_t *)dynamic;
+    int lane = (int)threadIdx.x % CUDA_WARP, warp = (int)threadIdx.x / CUDA_WARP;
+    int k0 = warp % QUARTERS * (DIM / QUARTERS), tile0 = warp / QUARTERS;
+    int h0 = (int)blockIdx.y * TALL;
+    const float *q = a.q + ((size_t)blockIdx.z * (size_t)a.heads + (size_t)h0) * DIM;
     struct gang_sums m = {};
 
 #pragma unroll 1
-    for (int k = half * (DIM / 2); k < (half + 1) * (DIM / 2); k += 16) {
-        const struct planes p = heads_planes<DIM>(q, heads, turn, round, k);
+    for (int k = k0; k < k0 + DIM / QUARTERS; k += 16) {
+        const struct planes p = heads_planes<DIM>(q, a.heads - h0, turn, a.round, k);
 
 #pragma unroll
         for (int t = 0; t < GANG_TILES; t++) {
-            int tile = tile0 + WARPS / 2 * t;
+            int tile = tile0 + WARPS / QUARTERS * t;
             uint32_t b[4];
 
-            if (tile >= tiles)
+            if (tile >= keys / 8)
                 break;
             matrices_load(b,
                           key + (tile * 8 + lane % 8) * (DIM + PAD) + k / 32 * 32 + lane / 8 * 8);
             b[0] = k % 32 ? b[2] : b[0];
             b[1] = k % 32 ? b[3] : b[1];
-            multiply(m.top[0][t], p.top, b[0], b[1]);
-            multiply(m.rest[t], p.low, b[0], b[1]);
-            multiply(m.rest[t], p.mid, b[0], b[1]);
+            multiply(m.v[t], p.low, b[0], b[1]);
+            multiply(m.v[t], p.mid, b[0], b[1]);
+            multiply(m.v[t], p.top, b[0], b[1]);
         }
     }
-    *sums = m;
-}
-
-// Logits of `keys` keys, of two halves of the dimensions: a warp a half and every eighth 8 keys. They go
-// where the heads lay. `more`: the heads are no bf16 numbers.
-template <int DIM>
-__device__ static void gang_logits(const float *q, int heads, const struct gang_turn &turn,
-                                   enum round round, bool more, const uint16_t *head,
-                                   const uint16_t *key, int keys, float *logit)
-{
-    constexpr int LD = DIM + PAD;
-    int lane = (int)threadIdx.x % CUDA_WARP, warp = (int)threadIdx.x / CUDA_WARP;
-    int half = warp % 2, tile0 = warp / 2, tiles = keys / 8;
-    struct gang_sums m = {};
-
-#pragma unroll 2
-    for (int k = half * (DIM / 2); !more && k < (half + 1) * (DIM / 2); k += 32) {
-        uint32_t left[2][4];
-
-        heads_load<DIM>(left[0], head, k);
-        heads_load<DIM>(left[1], head, k + 16);
-#pragma unroll
-        for (int t = 0; t < GANG_TILES; t++) {
-            int tile = tile0 + WARPS / 2 * t;
-            uint32_t b[4];
-
-            if (tile >= tiles)
-                break;
-            matrices_load(b, key + (tile * 8 + lane % 8) * LD + k + lane / 8 * 8);
-            multiply(m.top[0][t], left[0], b[0], b[1]);
-            multiply(m.top[1][t], left[1], b[2], b[3]);
-        }
-    }
-    if (more) {
-        struct gang_sums s;
-
-        logits_of_planes<DIM>(q, heads, turn, round, key, keys, &s);
-        m = s;
-    }
-    __syncthreads(); // the heads have been used
-#pragma unroll
-    for (int t = 0; t < GANG_TILES; t++) {
-        int tile = tile0 + WARPS / 2 * t;
-        float *to = logit + (half * TALL + lane / 4) * (keys + PAD) + tile * 8 + lane % 4 * 2;
-
-        if (tile >= tiles)
-            break;
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-            m.rest[t][i] += m.top[0][t][i] + m.top[1][t][i];
-        *(float2 *)to = make_float2(m.rest[t][0], m.rest[t][1]);
-        *(float2 *)(to + 8 * (keys + PAD)) = make_float2(m.rest[t][2], m.rest[t][3]);
-    }
+    logits_put(m, keys, (float *)(dynamic + key_bytes(DIM, room)));
 }
 
 // Values: a warp COLS columns, whose sums go to the block that has them; `weight` are the exponentials as
-// bf16, NULL: they are no such numbers.
+// bf16, NULL: they are no such numbers. `far`: memory of
+// the gang that the sums go through, NULL: they go where the keys lie.
 template <int DIM>
 __device__ static void gang_values(const uint16_t *weight, const float *prob, const uint16_t *key,
-                                   int keys, float *share)
+                                   int keys, float *far, float *share)
 {
     constexpr int LD = DIM + PAD, COLS = DIM / WARPS < 16 ? 16 : DIM / WARPS, TILES = COLS / 8;
     constexpr int WIDE = DIM / GANG + PAD;
@@ -406,11 +426,13 @@ __device__ static void gang_values(const uint16_t *weight, const float *prob, co
             }
         }
     }
-    gang.sync(); // everybody's keys have been used
+    if (!far)
+        gang_meet(); // everybody's keys have been used
     if (n0 >= DIM)
         return;
     // of two lanes the one has four columns of row r, the other of row r + 8
-    to = gang.map_shared_rank(share, n0 / (DIM / GANG)) +
+    to = (far ? far + (size_t)(n0 / (DIM / GANG)) * (GANG * TALL * WIDE)
+              : gang.map_shared_rank(share, n0 / (DIM / GANG))) +
          ((int)gang.block_rank() * TALL + r + odd * 8) * WIDE + n0 % (DIM / GANG) +
          lane % 4 / 2 * 4;
 #pragma unroll
@@ -425,94 +447,92 @@ __device__ static void gang_values(const uint16_t *weight, const float *prob, co
 
 // A gang a row and TALL heads. Bound by the time of its steps, not by bytes or products.
 template <int DIM>
-__global__ static void __launch_bounds__(THREADS, 2) attend_gang(struct attend_args a, int room)
+__global__ static void __launch_bounds__(THREADS, DIM == 128 ? 1 : 2)
+    attend_gang(const __grid_constant__ attend_args a, int room, bool through)
 {
     dependency_wait();
     extern __shared__ __align__(16) unsigned char dynamic[];
     __shared__ float most_of[GANG][TALL], sum_of[GANG][TALL]; // of every block's keys
     __shared__ struct gang_turn turn;
     cooperative_groups::cluster_group gang = cooperative_groups::this_cluster();
-    auto here = gang.barrier_arrive(); // memory of a block that has not begun is nobody's
+    gang_arrive(); // memory of a block that has not begun is nobody's
     constexpr int MINE = DIM / GANG, WIDE = MINE + PAD; // dimensions that a block finishes
+    constexpr int OWN = GANG_KEYS / CUDA_WARP;          // keys of a lane
     int rank = (int)blockIdx.x, h0 = (int)blockIdx.y * TALL, row = (int)blockIdx.z;
     int t = (int)threadIdx.x, lane = t % CUDA_WARP, h = t / CUDA_WARP;
-    int heads = a.heads - h0 < TALL ? a.heads - h0 : TALL, share, keys, mine, ld, near;
+    int heads = a.heads - h0 < TALL ? a.heads - h0 : TALL, share, from, keys, mine, ld;
     size_t at = ((size_t)row * (size_t)a.heads + (size_t)h0) * DIM;
-    struct gang_heads<DIM> head = heads_fetch<DIM>(a.q + at, heads);
     struct gang_row w = { a.info[row].slot, 0, 0, 0, a.sel + (size_t)row * (size_t)a.topk };
+    int chosen = a.more.base && t < a.topk ? w.sel[t] : -1;
+    struct gang_heads<DIM> head;
     uint16_t *key = (uint16_t *)dynamic, *head_at = key + key_bytes(DIM, room) / sizeof(*key);
     uint16_t *weight = head_at + logit_bytes(room) / sizeof(*key);
     float *logit = (float *)head_at;
-    float *shares = (float *)key;
-    float sink = h < heads ? a.sink[h0 + h] : 0, most = sink, sum = 0;
+    float *far;
+    float sink = h < heads ? a.sink[h0 + h] : 0, most = sink, sum = 0, l[OWN];
     struct span s = window_of(a, row);
-    int32_t *row_at = (int32_t *)sum_of; // until sums come in
-    struct gang_pieces p;
     uint32_t rest = 0;
-    bool more;
 
-    static_assert(sizeof(sum_of) >= GANG_KEYS * sizeof(*row_at), "a place for each key");
     static_assert(WARPS == TALL, "a warp a head");
-    w.lo = s.lo;
-    w.win = w.n = s.hi - s.lo;
-    for (int i0 = t; a.more.base && i0 - t < a.topk; i0 += SEL_AHEAD * THREADS) {
-        bool there[SEL_AHEAD];
-
-#pragma unroll
-        for (int i = 0; i < SEL_AHEAD; i++)
-            there[i] = i0 + i * THREADS < a.topk && w.sel[i0 + i * THREADS] >= 0;
-#pragma unroll
-        for (int i = 0; i < SEL_AHEAD; i++)
-            if (i == 0 || i0 - t + i * THREADS < a.topk)
-                w.n += __syncthreads_count(there[i]);
-    }
+    w.first = s.lo % a.win.cap;
+    w.win = s.hi - s.lo;
+    w.n = w.win + __syncthreads_count(chosen >= 0);
+    for (int i = THREADS; a.more.base && i < a.topk; i += THREADS)
+        w.n += __syncthreads_count(i + t < a.topk && w.sel[i + t] >= 0);
     share = (w.n + GANG * 16 - 1) / (GANG * 16) * 16;
-    mine = w.n - rank * share;
+    from = rank * share;
+    mine = w.n - from;
     mine = mine < 0 ? 0 : mine < share ? mine : share;
     keys = (mine + 15) / 16 * 16;
     ld = keys + PAD;
-    near = w.win - rank * share;
-    rows_find(a, w, rank * share, keys, row_at);
-    heads_put<DIM>(head, head_at, rest);
-    __syncthreads();
 #pragma unroll 1
-    for (int i0 = t; i0 == t || i0 - t < keys * (DIM / 16); i0 += GANG_AHEAD * THREADS) {
-        pieces_fetch<DIM>(a, w.slot, row_at, near, keys, i0, &p);
-        if (i0 == t) { // while the first keys are on their way
-            if (t == 0)
-                turn.begin = a.freq ? DIM - a.dims : DIM;
-            if (a.freq && t < a.dims / 2)
-                turn.pair[t] = turn_of(a.info[row].pos, a.freq[t], false);
-            __syncthreads();
-            heads_turn<DIM>(turn, a.round, head_at, rest);
-        }
-        pieces_put<DIM>(p, near, keys, i0, key);
-    }
-    more = __syncthreads_or(rest != 0);
-    gang_logits<DIM>(a.q + at, heads, turn, a.round, more, head_at, key, keys, logit);
+    for (int i = 0; i * THREADS < keys * (DIM / 16); i += GANG_AHEAD)
+        keys_fetch<DIM>(a, w, from, mine, i, key);
+    head = heads_fetch<DIM>(a.q + at, heads);
+    if (t == 0)
+        turn.begin = a.freq ? DIM - a.dims : DIM;
+    if (a.freq && t < a.dims / 2)
+        turn.pair[t] = turn_of(a.info[row].pos, a.freq[t], false);
     __syncthreads();
-    gang.barrier_wait(std::move(here));
-#pragma unroll 1
-    for (int j = lane; h < heads && j < mine; j += CUDA_WARP) {
-        float l = (logit[h * ld + j] + logit[(TALL + h) * ld + j]) * a.scale;
+    heads_put<DIM>(head, turn, a.round, head_at, rest);
+    keys_decode<DIM>(w.win - from, mine, keys, key);
+    if (__syncthreads_or(rest != 0))
+        logits_of_planes<DIM>(a, turn, room, keys);
+    else
+        gang_logits<DIM>(head_at, key, keys, logit);
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < OWN; i++) {
+        int j = lane + i * CUDA_WARP;
+        const float *from_at = logit + h * ld + j;
 
-        logit[h * ld + j] = l;
-        most = l > most ? l : most;
+        l[i] = -INFINITY;
+        if (h >= heads || j >= mine)
+            continue;
+        l[i] = ((from_at[0] + from_at[TALL * ld]) +
+                (from_at[2 * TALL * ld] + from_at[3 * TALL * ld])) *
+               a.scale;
+        most = l[i] > most ? l[i] : most;
     }
     most = warp_max(most);
+    gang_wait();
     if (lane < GANG)
         *gang.map_shared_rank(&most_of[rank][h], lane) = most;
-    gang.sync();
+    gang_meet();
 #pragma unroll
     for (int i = 0; i < GANG; i++)
         most = most_of[i][h] > most ? most_of[i][h] : most;
-#pragma unroll 1
-    for (int j = lane; j < keys; j += CUDA_WARP) {
-        float e = h < heads && j < mine ? expf(logit[h * ld + j] - most) : 0;
+#pragma unroll
+    for (int i = 0; i < OWN; i++) {
+        int j = lane + i * CUDA_WARP;
+        float e = expf(l[i] - most);
 
+        if (j >= keys)
+            continue;
+        e = h < heads && j < mine ? e : 0;
         sum += e;
         if (a.round == ROUND_BF16)
-            weight[h * ld + j] = bf16_from_f32(e);
+            weight[h * ld + j] = (uint16_t)bf16_pair(e, 0);
         else
             logit[h * ld + j] = e;
     }
@@ -521,39 +541,52 @@ __global__ static void __launch_bounds__(THREADS, 2) attend_gang(struct attend_a
         sum += expf(sink - most);
     if (lane < GANG)
         *gang.map_shared_rank(&sum_of[rank][h], lane) = sum;
+    far = through ? a.scratch + (blockIdx.z * gridDim.y + blockIdx.y) * (GANG * GANG * TALL * WIDE)
+                  : NULL;
     __syncthreads();
-    gang_values<DIM>(a.round == ROUND_BF16 ? weight : NULL, logit, key, keys, shares);
-    gang.sync();
-    for (int i = t; i < heads * (MINE / 2); i += THREADS) {
-        int c = i % (MINE / 2) * 2, col = rank * MINE + c;
-        float2 v = make_float2(0, 0);
+    gang_values<DIM>(a.round == ROUND_BF16 ? weight : NULL, logit, key, keys, far, (float *)key);
+    gang_meet();
+    for (int i = t; i < heads * (MINE / 4); i += THREADS) {
+        int c = i % (MINE / 4) * 4, col = value_of(rank * MINE + c);
+        float4 v = make_float4(0, 0, 0, 0);
         float total = 0;
 
-        h = i / (MINE / 2);
+        h = i / (MINE / 4);
 #pragma unroll
         for (int g = 0; g < GANG; g++) {
-            float2 part = *(const float2 *)(shares + (g * TALL + h) * WIDE + c);
+            int in = (g * TALL + h) * WIDE + c;
+            float4 part =
+                far ? __ldcg((const float4 *)(far + (size_t)rank * (GANG * TALL * WIDE) + in))
+                    : *(const float4 *)((const float *)key + in);
 
             v.x += part.x;
             v.y += part.y;
+            v.z += part.z;
+            v.w += part.w;
             total += sum_of[g][h];
         }
-        v = make_float2(rounded(v.x / total, a.round), rounded(v.y / total, a.round));
-        if (col >= turn.begin) {
-            float2 pair = turn.pair[(col - turn.begin) / 2];
+#pragma unroll
+        for (int j = 0; j < 2; j++, col += 4) { // columns are values col, col + 4, col + 1, col + 5
+            float2 u = j ? make_float2(v.y, v.w) : make_float2(v.x, v.z);
 
-            v = turned(v, make_float2(pair.x, -pair.y), a.round);
+            u = make_float2(rounded(u.x / total, a.round), rounded(u.y / total, a.round));
+            if (col >= turn.begin) {
+                float2 pair = turn.pair[(col - turn.begin) / 2];
+
+                u = turned(u, make_float2(pair.x, -pair.y), a.round);
+            }
+            *(float2 *)(a.o + at + (size_t)h * DIM + col) = u;
         }
-        *(float2 *)(a.o + at + (size_t)h * DIM + col) = v;
     }
 }
 
 template <int DIM>
-static void gang_launch(struct queue *q, const struct attend_args *a, int room, size_t shared)
+static void gang_launch(struct queue *q, const struct attend_args *a, int room, size_t shared,
+                        bool through)
 {
     launch_cluster(q, attend_gang<DIM>, GANG,
                    dim3(GANG, blocks_for((size_t)a->heads, TALL), (unsigned)a->rows), THREADS,
-                   shared, *a, room);
+                   shared, *a, room, through);
 }
 
 // Rows of a state begin where words of `align` bytes do.
@@ -567,13 +600,18 @@ bool attend_by_gang(struct queue *q, const struct attend_args *a, int keys)
     struct cuda_device *d = (struct cuda_device *)q->dev;
     int room = (keys + GANG * 16 - 1) / (GANG * 16) * 16;
     size_t shared = key_bytes(a->dim, room) + head_bytes(a->dim, room);
+    size_t most = (size_t)(d->shared_max - SHARED_STATIC);
+    unsigned blocks = GANG * blocks_for((size_t)a->heads, TALL) * (unsigned)a->rows;
+    bool through =
+        share_bytes(a->dim) * blocks <= (size_t)d->base.workers * sizeof(float) *
+                                            attend_scratch(a->dim, a->span, a->block, a->topk);
 
     if (!d->gangs || a->win.codec != CODEC_QW || (a->more.base && a->more.codec != CODEC_QC) ||
-        !aligned(a->win, a->dim == 512 ? 16 : 4) || (a->more.base && !aligned(a->more, 4)) ||
+        !aligned(a->win, a->dim == 512 ? 16 : 4) || (a->more.base && !aligned(a->more, 8)) ||
         (a->freq && (a->dims % 4 != 0 || a->dims > 2 * PAIRS_MAX)) ||
         (a->dim != 512 && a->dim != 256 && a->dim != 128))
         return false;
-    if (room > GANG_KEYS || shared > (size_t)(d->shared_max - SHARED_STATIC)) {
+    if (room > GANG_KEYS || shared > most) {
         if (!d->told)
             log_warn("attend: heads of %d over %d keys need %zu bytes of shared memory on matrix "
                      "units, a block has %d: a slower kernel runs",
@@ -582,11 +620,11 @@ bool attend_by_gang(struct queue *q, const struct attend_args *a, int keys)
         return false;
     }
     if (a->dim == 512)
-        gang_launch<512>(q, a, room, shared);
+        gang_launch<512>(q, a, room, shared, through);
     else if (a->dim == 256)
-        gang_launch<256>(q, a, room, shared);
+        gang_launch<256>(q, a, room, shared, through);
     else
-        gang_launch<128>(q, a, room, shared);
+        gang_launch<128>(q, a, room, shared, through);
     return true;
 }
 

@@ -40,6 +40,29 @@ __device__ static inline uint32_t e4m3_far(uint32_t u)
     return bf16_times((u & 0x007f007fu) << 4 | (u & 0x00800080u) << 8, 0x7b807b80u);
 }
 
+// Eight codes times `by`, the j-th of them with the (j + 4)-th.
+__device__ static inline void e2m1_eight(uint32_t u, uint32_t by, uint32_t (&v)[4])
+{
+    const uint32_t at = 0x01c001c0u, sign = 0x80008000u, far = 0x7e807e80u; // as in e2m1_far
+
+    v[0] = bf16_times(bf16_times((u << 6 & at) | (u << 12 & sign), far), by);
+    v[1] = bf16_times(bf16_times((u << 2 & at) | (u << 8 & sign), far), by);
+    v[2] = bf16_times(bf16_times((u >> 2 & at) | (u << 4 & sign), far), by);
+    v[3] = bf16_times(bf16_times((u >> 6 & at) | (u & sign), far), by);
+}
+
+__device__ static inline void e4m3_eight(uint32_t u0, uint32_t u1, uint32_t by, uint32_t (&v)[4])
+{
+    const uint32_t at = 0x07f007f0u, sign = 0x80008000u, far = 0x7b807b80u; // as in e4m3_far
+
+#pragma unroll
+    for (int j = 0; j < 4; j++) { // codes are in the upper halves of half words
+        uint32_t u = __byte_perm(u0, u1, (unsigned)(j << 4 | (j + 4) << 12));
+
+        v[j] = bf16_times(bf16_times((u >> 4 & at) | (u & sign), far), by);
+    }
+}
+
 // An e8m0 scale as both halves of a pair: 2^(s - 127), 2^-127 is subnormal.
 __device__ static inline uint32_t scale_pair(uint32_t s)
 {
@@ -87,6 +110,15 @@ __device__ static inline void multiply(float (&c)[4], const uint32_t (&a)[4], ui
         "{%8, %9}, {%0, %1, %2, %3};"
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// Words of a row into shared memory, behind the thread's back.
+template <int BYTES> __device__ static inline void copy_ahead(void *to, const void *from)
+{
+    asm volatile(
+        "cp.async.ca.shared.global [%0], [%1], %2;" ::"r"((uint32_t)__cvta_generic_to_shared(to)),
+        "l"(from), "n"(BYTES)
+        : "memory");
 }
 
 // Four matrices of 8 x 8: lane l names row l % 8 of matrix l / 8, 16 bytes, aligned.

@@ -194,6 +194,7 @@ static void run_attend(struct bench *b)
                                                   .info = b->info,
                                                   .sel = b->scratch,
                                                   .o = b->y,
+                                                  .scratch = b->w[2],
                                                   .rows = b->s->rows,
                                                   .heads = 32,
                                                   .dim = 512,
