@@ -3,10 +3,10 @@
 //
 //   score_keys   order words of all competing entries, and how many have which first digit: every
 //                multiprocessor, where a row has many entries
-//   pick_gang    a gang of blocks (a cluster) a row: digit by digit the bound, and what lies above it in
-//                ascending order. A block has a run of entries, a thread a run of these, so that places
-//                are sums over what stands before. Where entries are few the gang scores them, and one
-//                block goes on alone
+//   pick_gang    a gang of blocks (a cluster) a row. Its first block gets a list in ascending order of
+//                entries: all of them where they are few and the gang scores them, else those that
+//                the first digit leaves. There it finds the bound digit by digit. Where too many are left
+//                the gang goes on together
 //
 // Products of QI values are exact in f32 and in bf16 operands, so sums over a head's values are those
 // of the reference as long as they are exact; heads are added in index order, multiply then add.
@@ -16,22 +16,48 @@
 #include "kernels/cuda/matrix.cuh"
 
 #define DIM 128
-#define STEPS (DIM / 16)
-#define WARPS 4
+#define WARPS 16
 #define THREADS (WARPS * CUDA_WARP)
 #define SIDE 16 // entries: rows of an instruction
-#define LOT 32  // entries a warp of score_keys takes at a time, one of pick_gang SIDE
 #define HEADS_MAX 32
 #define GANG 8
-#define PICK_WARPS 16
-#define PICK_THREADS (PICK_WARPS * CUDA_WARP)
-#define FEW 4096 // entries that a gang scores
-#define LEVELS 3 // digits of ~word: DIGIT_BITS, DIGIT_BITS, the rest
-#define LAST_BITS (32 - 2 * DIGIT_BITS)
-#define COUNTS (2 * DIGITS + (1 << LAST_BITS))
-#define SHARED_STATIC 1024 // more than pick_gang declares beside its dynamic memory
+#define FEW 4096                        // entries of a list
+#define OWN (FEW / THREADS)             // of these a thread's
+#define RUN (DIGITS / THREADS)          // digits of a thread
+#define LEVELS 3                        // counted in shared memory
+#define STRETCH (CUDA_WARP * CUDA_WARP) // words that a warp looks through at a time
+#define AHEAD_MANY 5 // sides on their way to a warp, and where shared memory is small
+#define AHEAD_FEW 1
+#define SHARED_STATIC 1024 // more than pick_gang has beside its dynamic memory, and score_keys
+#define SCORE_STATIC (18 << 10)
 
-#define FIRST(word) (~(word) >> (32 - DIGIT_BITS))
+// The first digit of a word, descending: its first FIRST_BITS bits where it is of a magnitude between 2^-17 and
+// 2^13, and one digit each for what is larger, smaller, negative and smaller, negative and larger.
+#define FIRST_BITS 14
+#define FIRST_LOW ((127 - 17) << (FIRST_BITS - 9))
+#define FIRST_HIGH ((127 + 13) << (FIRST_BITS - 9))
+#define FIRST_SPAN (FIRST_HIGH - FIRST_LOW + 1)
+#define FIRST_HALF (1 << (FIRST_BITS - 1))
+static_assert(2 * (FIRST_SPAN + 1) <= DIGITS, "digits of both signs");
+
+__device__ static inline int first_digit(uint32_t word)
+{
+    int v = (int)(word >> (32 - FIRST_BITS)) - FIRST_HALF, at = v < 0 ? ~v : v;
+
+    at = min(max(at, FIRST_LOW - 1), FIRST_HIGH) - (FIRST_LOW - 1);
+    return v < 0 ? FIRST_SPAN + 1 + at : FIRST_SPAN - at;
+}
+
+// The first bits of the complements of all words of a digit, -1 where they differ.
+__device__ static inline int first_prefix(int digit)
+{
+    int at = digit > FIRST_SPAN ? digit - FIRST_SPAN - 1 : FIRST_SPAN - digit;
+
+    if (at == 0 || at == FIRST_SPAN)
+        return -1;
+    at += FIRST_LOW - 1;
+    return digit > FIRST_SPAN ? FIRST_HALF + at : FIRST_HALF - 1 - at;
+}
 
 // Of a row, zero between ops.
 struct index_count {
@@ -43,50 +69,38 @@ struct indexing {
     struct select_args a;
     int row0;
     int few;                   // rows of up to so many entries are scored where they are picked
-    int room;                  // words that a block of a gang keeps in shared memory
     struct index_count *count; // [rows]
 };
 
-// Queries as bf16 pairs in the order of the operands: of each block of 32 values lane quarter t has
-// values 8 t .. 8 t + 7, the j-th with the (j + 4)-th. All threads of the block.
+// Queries as bf16 pairs in the order of the operands: of each eight values the j-th with the
+// (j + 4)-th. All threads of the block.
 #define QUERY_LINE (DIM / 2 + 4) // words of a head
 
 template <int TILES>
 __device__ static inline void queries_stage(const float *q, int heads, uint32_t *to)
 {
-    for (int i = (int)threadIdx.x; i < TILES * 8 * (DIM / 8); i += THREADS) {
-        int h = i / (DIM / 8), at = i % (DIM / 8);
+#pragma unroll
+    for (int i = 0; i < (TILES * 8 * (DIM / 8) + THREADS - 1) / THREADS; i++) {
+        int at = i * THREADS + (int)threadIdx.x, h = at / (DIM / 8);
         float4 x = make_float4(0, 0, 0, 0), y = x;
 
         if (h < heads) {
-            x = ((const float4 *)(q + (size_t)h * DIM))[2 * at];
-            y = ((const float4 *)(q + (size_t)h * DIM))[2 * at + 1];
+            x = ((const float4 *)q)[2 * at];
+            y = ((const float4 *)q)[2 * at + 1];
         }
-        *(uint4 *)(to + h * QUERY_LINE + at * 4) = make_uint4(
-            bf16_pair(x.x, y.x), bf16_pair(x.y, y.y), bf16_pair(x.z, y.z), bf16_pair(x.w, y.w));
+        if (h < TILES * 8)
+            *(uint4 *)(to + h * QUERY_LINE + at % (DIM / 8) * 4) = make_uint4(
+                bf16_pair(x.x, y.x), bf16_pair(x.y, y.y), bf16_pair(x.z, y.z), bf16_pair(x.w, y.w));
     }
 }
 
-// The lane's right operands of eight heads and block b.
+// The lane's right operands of eight heads and the b-th eight values of its block: a lane has the values of
+// one block of 32, which share a scale.
 __device__ static inline uint4 query_load(const uint32_t *staged, int h, int b)
 {
     int lane = (int)threadIdx.x % CUDA_WARP;
 
-    return *(const uint4 *)(staged + (h * 8 + lane / 4) * QUERY_LINE + b * 16 + lane % 4 * 4);
-}
-
-// The word of the lane's entry of a lot, from its hits.
-template <int TILES>
-__device__ static inline uint32_t lot_word(const struct select_args &a, const float *hits,
-                                           const float *wt)
-{
-    const float *hit = hits + threadIdx.x % CUDA_WARP * (HEADS_MAX + 1);
-    float sum = 0;
-
-#pragma unroll
-    for (int h = 0; h < TILES * 8; h++) // behind the last head come zeros
-        sum += wt[h] * hit[h];
-    return order_word(a.scale * sum);
+    return *(const uint4 *)(staged + (h * 8 + lane / 4) * QUERY_LINE + lane % 4 * 16 + b * 4);
 }
 
 // Weights of the heads, zeros behind the last one.
@@ -98,108 +112,175 @@ __device__ static inline void weights_stage(const struct select_args &a, int r, 
         wt[t] = t < a.heads ? a.wt[(size_t)r * (size_t)a.heads + (size_t)t] : 0;
 }
 
-// A warp SIDES times SIDE entries against all heads. `hit` is the warp's, [SIDES * SIDE][HEADS_MAX + 1].
-// query(h, b): the right operands of eight heads and block b of 32 values.
-template <int TILES, int SIDES, typename Q>
-__device__ static inline void lot_scores(const struct select_args &a, const struct field &f,
-                                         int slot, int first, Q query, float *hit)
+// Keys as they are stored, copied into shared memory ahead.
+#define KEY_BYTES (DIM / 2 + DIM / 32)
+#define SIDE_BYTES (SIDE * KEY_BYTES)
+
+// A side of a warp from entry `first` on, on its way; it is one group of copies. `whole`: eight neighbours of a
+// field lie behind each other, in aligned words of 16 bytes.
+__device__ static inline void keys_fetch(const struct select_args &a, const struct field &f,
+                                         const unsigned char *keys, int first, bool whole,
+                                         unsigned char *to)
+{
+    int lane = (int)threadIdx.x % CUDA_WARP, n = min(SIDE, f.size - first);
+
+    if (whole && n % 8 == 0) {
+#pragma unroll 1
+        for (int i = lane; i < n * KEY_BYTES / 16; i += CUDA_WARP) {
+            int eight = i / (8 * KEY_BYTES / 16), at = i % (8 * KEY_BYTES / 16);
+
+            copy_ahead<16>(to + 16 * i,
+                           keys + (size_t)(uint32_t)entry_of(f, first + 8 * eight) * KEY_BYTES +
+                               16 * at);
+        }
+    } else {
+#pragma unroll 1
+        for (int i = lane; i < n * KEY_BYTES / 4; i += CUDA_WARP)
+            copy_ahead<4>(to + 4 * i,
+                          keys +
+                              (size_t)(uint32_t)entry_of(f, first + i / (KEY_BYTES / 4)) *
+                                  a.keys.row_bytes +
+                              i % (KEY_BYTES / 4) * 4);
+    }
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+template <int GROUPS> __device__ static inline void keys_wait()
+{
+    asm volatile("cp.async.wait_group %0;" ::"n"(GROUPS) : "memory");
+    __syncwarp();
+}
+
+__device__ static inline bool keys_whole(const struct select_args &a, const struct field &f,
+                                         const unsigned char *keys)
+{
+    return ((uintptr_t)keys & 15) == 0 && a.keys.row_bytes == KEY_BYTES &&
+           (!f.cand || f.block % 8 == 0);
+}
+
+// What each head adds to the scores of a side's entries, to hit [SIDE][HIT_LINE].
+#define HIT_LINE (HEADS_MAX + 4)
+
+template <int TILES, typename Q>
+__device__ static inline void side_scores(const unsigned char *keys, const float *wt, Q query,
+                                          float *hit)
 {
     int lane = (int)threadIdx.x % CUDA_WARP, r = lane / 4, t = lane % 4;
-    uint32_t code[SIDES][2][DIM / 32], scale[SIDES][2];
+    const uint32_t *row = (const uint32_t *)(keys + r * KEY_BYTES);
+    float dot[TILES][4] = {};
+    uint32_t by[2];
 
 #pragma unroll
-    for (int m = 0; m < SIDES; m++)
+    for (int m = 0; m < 2; m++)
+        by[m] = scale_pair(row[m * 8 * KEY_BYTES / 4 + DIM / 8] >> (8 * t) & 0xff);
 #pragma unroll
-        for (int s = 0; s < 2; s++) {
-            int i = first + m * 16 + s * 8 + r;
-            const uint32_t *row;
+    for (int b = 0; b < DIM / 32; b++) {
+        uint32_t v[2][4];
 
 #pragma unroll
-            for (int b = 0; b < DIM / 32; b++)
-                code[m][s][b] = 0;
-            scale[m][s] = 0x7f7f7f7fu;
-            if (i >= f.size)
-                continue;
-            row = (const uint32_t *)state_row(a.keys, slot, entry_of(f, i));
+        for (int m = 0; m < 2; m++)
+            e2m1_eight(row[m * 8 * KEY_BYTES / 4 + t * 4 + b], by[m], v[m]);
 #pragma unroll
-            for (int b = 0; b < DIM / 32; b++)
-                code[m][s][b] = row[b * 4 + t];
-            scale[m][s] = row[DIM / 8];
+        for (int h = 0; h < TILES; h++) {
+            const uint32_t left[2][4] = { { v[0][0], v[1][0], v[0][1], v[1][1] },
+                                          { v[0][2], v[1][2], v[0][3], v[1][3] } };
+            uint4 right = query(h, b);
+
+            multiply(dot[h], left[0], right.x, right.y);
+            multiply(dot[h], left[1], right.z, right.w);
         }
+    }
 #pragma unroll
-    for (int m = 0; m < SIDES; m++) {
-        float dot[TILES][4] = {};
+    for (int h = 0; h < TILES; h++) {
+        float2 by_head = *(const float2 *)(wt + h * 8 + t * 2);
 
 #pragma unroll
-        for (int b = 0; b < DIM / 32; b++) {
-            uint32_t v[2][4];
+        for (int m = 0; m < 2; m++) {
+            float x = dot[h][2 * m], y = dot[h][2 * m + 1];
 
-#pragma unroll
-            for (int s = 0; s < 2; s++) {
-                uint32_t by = scale_pair(scale[m][s] >> (8 * b) & 0xff);
-
-#pragma unroll
-                for (int j = 0; j < 4; j++)
-                    v[s][j] = bf16_times(e2m1_far(code[m][s][b] >> (4 * j)), by);
-            }
-#pragma unroll
-            for (int h = 0; h < TILES; h++) {
-                const uint32_t left[2][4] = { { v[0][0], v[1][0], v[0][1], v[1][1] },
-                                              { v[0][2], v[1][2], v[0][3], v[1][3] } };
-                uint4 right = query(h, b);
-
-                multiply(dot[h], left[0], right.x, right.y);
-                multiply(dot[h], left[1], right.z, right.w);
-            }
+            *(float2 *)(hit + (m * 8 + r) * HIT_LINE + h * 8 + t * 2) =
+                make_float2(by_head.x * (x < 0 ? 0 : x), by_head.y * (y < 0 ? 0 : y));
         }
-#pragma unroll
-        for (int h = 0; h < TILES; h++)
-#pragma unroll
-            for (int i = 0; i < 4; i++)
-                hit[(m * 16 + i / 2 * 8 + r) * (HEADS_MAX + 1) + h * 8 + t * 2 + i % 2] =
-                    dot[h][i] < 0 ? 0 : dot[h][i];
     }
 }
 
-// Blocks in x share out a row's entries, blocks in y are rows. Bound by the decoding of keys and by
-// their bytes.
+// The word of the entry that `hit` is of.
 template <int TILES>
-__global__ static void __launch_bounds__(THREADS) score_keys(const __grid_constant__ indexing x)
+__device__ static inline uint32_t hits_word(const struct select_args &a, const float *hit)
 {
-    dependency_wait();
+    float sum = 0;
+
+#pragma unroll
+    for (int h = 0; h < TILES * 8; h += 4) { // behind the last head come zeros
+        float4 v = *(const float4 *)(hit + h);
+
+        sum += v.x;
+        sum += v.y;
+        sum += v.z;
+        sum += v.w;
+    }
+    return order_word(a.scale * sum);
+}
+
+__device__ static inline const unsigned char *slot_keys(const struct select_args &a, int r)
+{
+    return a.keys.base + (size_t)a.info[r].slot * a.keys.slot_stride;
+}
+
+// Blocks in x share out a row's entries, blocks in y are rows; AHEAD sides of a warp are on their way while one is
+// scored. Bound by the decoding of keys.
+template <int TILES, int AHEAD>
+__global__ static void __launch_bounds__(THREADS, 1) score_keys(const __grid_constant__ indexing x)
+{
     __shared__ struct field f;
     __shared__ __align__(16) uint32_t staged[TILES * 8 * QUERY_LINE];
     __shared__ uint32_t count[DIGITS];
-    __shared__ float hits[WARPS][LOT * (HEADS_MAX + 1)], wt[HEADS_MAX];
+    __shared__ __align__(8) float wt[HEADS_MAX];
+    extern __shared__ __align__(16) unsigned char dynamic[];
     const struct select_args &a = x.a;
     int lane = (int)threadIdx.x % CUDA_WARP, warp = (int)threadIdx.x / CUDA_WARP;
-    int r = x.row0 + (int)blockIdx.y, slot = a.info[r].slot;
+    int r = x.row0 + (int)blockIdx.y, stride = (int)gridDim.x * WARPS * SIDE;
+    int at = (warp * (int)gridDim.x + (int)blockIdx.x) * SIDE;
+    float *hits = (float *)dynamic + warp * SIDE * HIT_LINE;
+    unsigned char *sides =
+        dynamic + sizeof(float) * WARPS * SIDE * HIT_LINE + warp * (AHEAD + 1) * SIDE_BYTES;
     uint32_t *word = (uint32_t *)a.scratch + (size_t)blockIdx.y * (size_t)a.keys.cap;
+    const unsigned char *keys;
     uint4 q[TILES][DIM / 32];
+    bool whole;
 
+    for (int i = (int)threadIdx.x; i < DIGITS; i += THREADS)
+        count[i] = 0;
+    dependency_wait();
+    keys = slot_keys(a, r);
     field_load(a, r, &f);
     if (f.size <= x.few || !is_scored(a, f))
         return;
-    queries_stage<TILES>(a.q + (size_t)r * (size_t)a.heads * DIM, a.heads, staged);
-    for (int i = (int)threadIdx.x; i < DIGITS; i += THREADS)
-        count[i] = 0;
+    whole = keys_whole(a, f, keys);
+#pragma unroll 1
+    for (int i = 0; i < AHEAD; i++)
+        keys_fetch(a, f, keys, at + i * stride, whole, sides + i * SIDE_BYTES);
     weights_stage(a, r, wt);
+    queries_stage<TILES>(a.q + (size_t)r * (size_t)a.heads * DIM, a.heads, staged);
     __syncthreads();
 #pragma unroll
     for (int h = 0; h < TILES; h++)
 #pragma unroll
         for (int b = 0; b < DIM / 32; b++)
             q[h][b] = query_load(staged, h, b);
-    for (int first = ((int)blockIdx.x * WARPS + warp) * LOT; first < f.size;
-         first += (int)gridDim.x * WARPS * LOT) {
-        lot_scores<TILES, LOT / SIDE>(
-            a, f, slot, first, [&](int h, int b) { return q[h][b]; }, hits[warp]);
+#pragma unroll 1
+    for (int i = 0; at < f.size; i = i < AHEAD ? i + 1 : 0, at += stride) {
+        keys_fetch(a, f, keys, at + AHEAD * stride, whole,
+                   sides + (i ? i - 1 : AHEAD) * SIDE_BYTES); // what was scored last
+        keys_wait<AHEAD>();
+        side_scores<TILES>(
+            sides + i * SIDE_BYTES, wt, [&](int h, int b) { return q[h][b]; }, hits);
         __syncwarp();
-        if (first + lane < f.size) {
-            uint32_t w = lot_word<TILES>(a, hits[warp], wt);
+        if (lane < SIDE && at + lane < f.size) {
+            uint32_t w = hits_word<TILES>(a, hits + lane * HIT_LINE);
 
-            word[first + lane] = w;
-            atomicAdd(&count[FIRST(w)], 1);
+            word[at + lane] = w;
+            atomicAdd(&count[first_digit(w)], 1);
         }
         __syncwarp();
     }
@@ -215,284 +296,496 @@ __device__ static int taken_of(const struct select_args &a, const struct field &
     return f.n <= a.topk ? 0 : a.topk < f.size ? a.topk : f.size;
 }
 
-// Words lie with a gap behind each 32, so that runs of neighbours begin in other banks.
+// Words of a list lie with a gap behind each 32, so that runs of neighbours begin in other banks.
 __device__ __host__ static inline int word_at(int i)
 {
     return i + i / CUDA_WARP;
 }
 
+#define LIST_WORDS (FEW + FEW / CUDA_WARP + 4)
+
 struct pick_room {
+    __align__(8) float wt[HEADS_MAX];
     struct field f;
-    struct order_count n;            // of this block, and what was found
-    uint32_t total[COUNTS];          // of the gang, the levels' behind each other
-    uint32_t sure[GANG], ties[GANG]; // of every block's entries
-    __align__(16) uint32_t warp[2][PICK_WARPS];
-    float wt[HEADS_MAX];
+    int warp[WARPS], digit, left, here; // what was found, what is to find in it, how many are in it
+    int found[GANG][2];                 // of every block's entries: sure, ties
+    union {
+        __align__(16) uint2 list[LIST_WORDS]; // words, and their places in the row's field
+        __align__(16) uint32_t word
+            [LIST_WORDS]; // of all entries; what scores them lies behind, where the bins come then
+    };
+    __align__(16) uint32_t bin[LEVELS][DIGITS]; // of the gang or of the list
+    __align__(16) uint32_t mine[DIGITS];        // of this block, where the gang counts
 };
 
-// Words of `n` entries from `base` on into the first block's memory.
+// The digits up to the bound so far: the first `known` bits of the complement of the last word that is
+// taken; `left` are to find among the words that begin so, of which there are `here`.
+struct bound {
+    uint32_t prefix;
+    int known, left, here;
+};
+
+__device__ static inline bool bound_above(const struct bound &b, uint32_t word)
+{
+    return b.known > 0 && ~word >> (32 - b.known) < b.prefix;
+}
+
+__device__ static inline bool bound_tie(const struct bound &b, uint32_t word)
+{
+    return b.known == 0 || ~word >> (32 - b.known) == b.prefix;
+}
+
+// Bits of the next digit.
+__device__ static inline int bound_bits(const struct bound &b)
+{
+    return min(DIGIT_BITS, 32 - b.known);
+}
+
+// How much of a value earlier threads of the block have; *total: of all. Two barriers.
+__device__ static inline int block_before(int value, int *part, int *total)
+{
+    int lane = (int)threadIdx.x % CUDA_WARP, warp = (int)threadIdx.x / CUDA_WARP, upto = value, of;
+
+    for (int step = 1; step < CUDA_WARP; step *= 2) {
+        int o = __shfl_up_sync(FULL_MASK, upto, step);
+
+        upto += lane >= step ? o : 0;
+    }
+    if (lane == CUDA_WARP - 1)
+        part[warp] = upto;
+    __syncthreads();
+    of = lane < WARPS ? part[lane] : 0;
+    *total = __reduce_add_sync(FULL_MASK, of);
+    return upto - value + __reduce_add_sync(FULL_MASK, lane < warp ? of : 0);
+}
+
+// The digit at which m.left is reached, of counts of RUN digits a thread.
+__device__ static inline void digit_of(uint4 n, int left, struct pick_room &m)
+{
+    const int of[RUN] = { (int)n.x, (int)n.y, (int)n.z, (int)n.w };
+    int sum = of[0] + of[1] + of[2] + of[3], total, before = block_before(sum, m.warp, &total);
+
+    if (before < left && left <= before + sum) {
+        left -= before;
+#pragma unroll
+        for (int i = 0; i < RUN; i++) {
+            if (left > 0 && left <= of[i]) {
+                m.digit = (int)threadIdx.x * RUN + i;
+                m.left = left;
+                m.here = of[i];
+            }
+            left -= of[i];
+        }
+    }
+    __syncthreads();
+}
+static_assert(RUN == 4, "a thread's digits are one load");
+
+// The bound behind the first digit; one that says nothing leaves all `n` words and k of them to find.
+__device__ static inline struct bound bound_first(int k, int n, const struct pick_room &m)
+{
+    int prefix = first_prefix(m.digit);
+
+    return prefix < 0 ? (struct bound){ 0, 0, k, n }
+                      : (struct bound){ (uint32_t)prefix, FIRST_BITS, m.left, m.here };
+}
+
+__device__ static inline void bound_next(struct bound *b, int bits, const struct pick_room &m)
+{
+    b->prefix = b->prefix << bits | (uint32_t)m.digit;
+    b->known += bits;
+    b->left = m.left;
+    b->here = m.here;
+}
+
+__device__ static inline void bins_clear(uint32_t *bin, int n)
+{
+    for (int i = (int)threadIdx.x; i < n; i += THREADS)
+        bin[i] = 0;
+}
+
+// Words of `n` entries from `base` on into the first block's list.
 template <int TILES>
 __device__ static void words_score(const struct select_args &a, int r, int base, int n,
-                                   struct pick_room &m, uint32_t *word, uint32_t *first_word)
+                                   struct pick_room &m, uint32_t *word)
 {
-    uint32_t *staged = word + (word_at(FEW) + 3) / 4 * 4;
-    int t = (int)threadIdx.x, lane = t % CUDA_WARP, warp = t / CUDA_WARP;
-    float *hits = (float *)(staged + TILES * 8 * QUERY_LINE) + warp * SIDE * (HEADS_MAX + 1);
-
-    queries_stage<TILES>(a.q + (size_t)r * (size_t)a.heads * DIM, a.heads, staged);
-    weights_stage(a, r, m.wt);
-    __syncthreads();
-    for (int first = warp * SIDE; first < n; first += PICK_WARPS * SIDE) {
-        lot_scores<TILES, 1>(
-            a, m.f, a.info[r].slot, base + first,
-            [=](int h, int b) { return query_load(staged, h, b); }, hits);
-        __syncwarp();
-        if (lane < SIDE && first + lane < n)
-            first_word[word_at(base + first + lane)] = lot_word<TILES>(a, hits, m.wt);
-        __syncwarp();
-    }
-}
-
-// Of up to 32 words from `begin` on: which are above the bound, and which share its digits; their
-// complements are below `prefix`, or equal to it.
-template <typename L>
-__device__ static inline void words_mark(L load, int begin, int end, int shift, uint32_t prefix,
-                                         uint32_t *sure, uint32_t *tie)
-{
-    int n = end - begin < CUDA_WARP ? end - begin : CUDA_WARP;
-
-    *sure = *tie = 0;
-#pragma unroll 8
-    for (int i = 0; i < n; i++) {
-        uint32_t w = ~load(begin + i) >> shift;
-
-        *sure |= (uint32_t)(w < prefix) << i;
-        *tie |= (uint32_t)(w == prefix) << i;
-    }
-}
-
-// The digit at which `left` are counted, of words whose first `known` bits are those of `prefix`. Each block's
-// counts go to all of the gang, unless it is alone.
-template <typename L>
-__device__ static void digit_next(int level, int left, int known, uint32_t prefix, int begin,
-                                  int end, bool alone, L load, struct pick_room &m)
-{
-    cooperative_groups::cluster_group gang = cooperative_groups::this_cluster();
-    int bits = level < LEVELS - 1 ? DIGIT_BITS : LAST_BITS, t = (int)threadIdx.x;
-
-    for (int i = t; i < DIGITS; i += PICK_THREADS)
-        m.n.bin[i] = 0;
-    __syncthreads();
-    for (int g = begin; g < end; g += CUDA_WARP) {
-        uint32_t sure, tie = ~0u;
-
-        if (known > 0)
-            words_mark(load, g, end, 32 - known, prefix, &sure, &tie);
-        else if (end - g < CUDA_WARP)
-            tie = (1u << (end - g)) - 1;
-        for (; tie; tie &= tie - 1) {
-            uint32_t w = ~load(g + __ffs((int)tie) - 1);
-
-            atomicAdd(&m.n.bin[w >> (32 - known - bits) & ((1u << bits) - 1)], 1);
-        }
-    }
-    __syncthreads();
-    for (int i = t; i < 1 << bits && !alone; i += PICK_THREADS)
-        for (int g = 0; m.n.bin[i] && g < GANG; g++)
-            atomicAdd(gang.map_shared_rank(&m.total[level * DIGITS + i], g), (uint32_t)m.n.bin[i]);
-    if (!alone)
-        gang.sync();
-    digit_find(
-        left,
-        [&](int d) {
-            int at = level * DIGITS + d;
-
-            return alone ? m.n.bin[d] : at < COUNTS ? (int)m.total[at] : 0;
-        },
-        &m.n);
-}
-
-// How many entries of this block's earlier threads are sure and tie; the block's own numbers go to the gang.
-__device__ static void places_find(uint32_t (&mine)[2], bool alone, struct pick_room &m)
-{
-    cooperative_groups::cluster_group gang = cooperative_groups::this_cluster();
+    uint32_t *staged = m.word + LIST_WORDS;
     int lane = (int)threadIdx.x % CUDA_WARP, warp = (int)threadIdx.x / CUDA_WARP;
+    float *hits = (float *)(staged + TILES * 8 * QUERY_LINE) + warp * SIDE * HIT_LINE;
+    unsigned char *side = (unsigned char *)(staged + TILES * 8 * QUERY_LINE) +
+                          sizeof(float) * WARPS * SIDE * HIT_LINE + warp * 2 * SIDE_BYTES;
+    const unsigned char *keys = slot_keys(a, r);
+    bool whole = keys_whole(a, m.f, keys) && base % 8 == 0;
+    int at = warp * SIDE;
 
-    for (int s = 0; s < 2; s++) {
-        uint32_t upto = mine[s];
+    keys_fetch(a, m.f, keys, base + at, whole, side);
+    weights_stage(a, r, m.wt);
+    queries_stage<TILES>(a.q + (size_t)r * (size_t)a.heads * DIM, a.heads, staged);
+    __syncthreads();
+#pragma unroll 1
+    for (int i = 0; at < n; at += WARPS * SIDE, i ^= 1) {
+        keys_fetch(a, m.f, keys, base + at + WARPS * SIDE, whole, side + (i ^ 1) * SIDE_BYTES);
+        keys_wait<1>();
+        side_scores<TILES>(
+            side + i * SIDE_BYTES, m.wt, [=](int h, int b) { return query_load(staged, h, b); },
+            hits);
+        __syncwarp();
+        if (lane < SIDE && at + lane < n)
+            word[word_at(base + at + lane)] = hits_word<TILES>(a, hits + lane * HIT_LINE);
+        __syncwarp();
+    }
+}
 
-        for (int step = 1; step < CUDA_WARP; step *= 2) {
-            uint32_t o = __shfl_up_sync(FULL_MASK, upto, step);
+// STRETCH words of a warp from `at` on, a lane every 32nd.
+__device__ static inline void words_load(const uint32_t *far, int at, int end,
+                                         uint32_t (&w)[CUDA_WARP])
+{
+    int lane = (int)threadIdx.x % CUDA_WARP;
 
-            upto += lane >= step ? o : 0;
+#pragma unroll
+    for (int c = 0; c < CUDA_WARP; c++) {
+        int i = at + c * CUDA_WARP;
+
+        if (c % 8 == 0 && i >= end)
+            break;
+        w[c] = i + lane < end ? __ldcg(far + i + lane) : 0;
+    }
+}
+
+// take(word, place, set) for each 32 of them, of which `set` are as large as `least`; all lanes.
+template <typename T>
+__device__ static inline void words_take(const uint32_t (&w)[CUDA_WARP], int at, int end,
+                                         uint32_t least, T take)
+{
+    int lane = (int)threadIdx.x % CUDA_WARP;
+
+#pragma unroll
+    for (int c = 0; c < CUDA_WARP; c++) {
+        int i = at + c * CUDA_WARP;
+        uint32_t set;
+
+        if (c % 8 == 0 && i >= end)
+            break;
+        set = __ballot_sync(FULL_MASK, i + lane < end && w[c] >= least);
+        if (set)
+            take(w[c], i + lane, set);
+    }
+}
+
+// The words of at least `least` of all blocks into the first one's list, ascending; `w` are the first ones of
+// each warp's. Returns how many there are.
+__device__ static int list_make(const uint32_t *far, int base, int n, uint32_t least,
+                                uint32_t (&w)[CUDA_WARP], struct pick_room &m)
+{
+    cooperative_groups::cluster_group gang = cooperative_groups::this_cluster();
+    int lane = (int)threadIdx.x % CUDA_WARP, warp = (int)threadIdx.x / CUDA_WARP, all;
+    int run = (n + WARPS * CUDA_WARP - 1) / (WARPS * CUDA_WARP) * CUDA_WARP, at = base + warp * run;
+    int end = min(at + run, base + n), mine = 0, place = 0;
+    uint2 *list = gang.map_shared_rank(m.list, 0);
+    auto count = [&](uint32_t, int, uint32_t set) { mine += __popc(set); };
+    auto put = [&](uint32_t word, int i, uint32_t set) {
+        if (set >> lane & 1)
+            list[word_at(place + __popc(set & ((1u << lane) - 1)))] = make_uint2(word, (uint32_t)i);
+        place += __popc(set);
+    };
+
+    words_take(w, at, end, least, count);
+#pragma unroll 1
+    for (int s = at + STRETCH; s < end; s += STRETCH) {
+        words_load(far, s, end, w);
+        words_take(w, s, end, least, count);
+    }
+    if (lane == 0)
+        m.warp[warp] = mine;
+    __syncthreads();
+    all = __reduce_add_sync(FULL_MASK, lane < WARPS ? m.warp[lane] : 0);
+    if ((int)threadIdx.x < GANG)
+        *gang.map_shared_rank(&m.found[gang.block_rank()][0], threadIdx.x) = all;
+    place = lane < warp ? m.warp[lane] : 0;
+    gang_meet();
+    place += lane < (int)gang.block_rank() ? m.found[lane][0] : 0;
+    place = __reduce_add_sync(FULL_MASK, place);
+    if (at + STRETCH < end)
+        words_load(far, at, end, w);
+    words_take(w, at, end, least, put);
+#pragma unroll 1
+    for (int s = at + STRETCH; s < end; s += STRETCH) {
+        words_load(far, s, end, w);
+        words_take(w, s, end, least, put);
+    }
+    gang_meet();
+    all = 0;
+#pragma unroll
+    for (int g = 0; g < GANG; g++)
+        all += m.found[g][0];
+    return all;
+}
+
+// The k best of a list of n words, of which `b` says what is known; bins are zero.
+__device__ static void list_pick(const struct select_args &a, int n, int k, bool entries,
+                                 struct bound b, struct pick_room &m, int32_t *sel)
+{
+    int run = (n + THREADS - 1) / THREADS, begin = min((int)threadIdx.x * run, n);
+    int own = min(run, n - begin), total, place, sure = 0, ties = 0, level = 0;
+    uint2 w[OWN];
+    auto each = [&](auto what) { // the block has no use for more than `run`
+#pragma unroll
+        for (int i = 0; i < OWN; i++) {
+            if (i >= run)
+                break;
+            if (i < own)
+                what(i);
         }
-        mine[s] = upto - mine[s];
-        if (lane == CUDA_WARP - 1)
-            m.warp[s][warp] = upto;
+    };
+
+    each([&](int i) {
+        int at = word_at(begin + i);
+
+        w[i] = entries ? m.list[at] : make_uint2(m.word[at], (uint32_t)(begin + i));
+    });
+    if (b.known < 0) { // nothing has been counted yet
+        each([&](int i) { atomicAdd(&m.bin[level][first_digit(w[i].x)], 1); });
+        __syncthreads();
+        digit_of(((const uint4 *)m.bin[level++])[threadIdx.x], k, m);
+        b = bound_first(k, n, m);
+    }
+#pragma unroll 1
+    for (; b.known < 32 && b.here > b.left; level++) {
+        int bits = bound_bits(b);
+        uint32_t *bin = m.bin[level % LEVELS];
+
+        if (level >= LEVELS) { // after a first digit that said nothing
+            bins_clear(bin, DIGITS);
+            __syncthreads();
+        }
+        each([&](int i) {
+            if (bound_tie(b, w[i].x))
+                atomicAdd(&bin[~w[i].x >> (32 - b.known - bits) & ((1u << bits) - 1)], 1);
+        });
+        __syncthreads();
+        digit_of(((const uint4 *)bin)[threadIdx.x], b.left, m);
+        bound_next(&b, bits, m);
+    }
+    each([&](int i) {
+        sure += bound_above(b, w[i].x);
+        ties += bound_tie(b, w[i].x);
+    });
+    place = block_before(sure | ties << 16, m.warp, &total);
+    sure = place & 0xffff;
+    ties = place >> 16;
+    each([&](int i) {
+        bool is_sure = bound_above(b, w[i].x), is_tie = bound_tie(b, w[i].x);
+
+        if (is_sure || (is_tie && ties < b.left))
+            sel[sure + min(ties, b.left)] = entry_of(m.f, (int)w[i].y);
+        sure += is_sure;
+        ties += is_tie;
+    });
+    for (int i = k + (int)threadIdx.x; i < a.topk; i += THREADS)
+        sel[i] = -1;
+}
+
+// The next digit of all blocks' words.
+__device__ static void gang_digit(const uint32_t *far, int begin, int end, int level,
+                                  struct bound *b, struct pick_room &m)
+{
+    cooperative_groups::cluster_group gang = cooperative_groups::this_cluster();
+    int bits = bound_bits(*b);
+    uint32_t *bin = m.bin[level];
+
+    bins_clear(m.mine, DIGITS);
+    __syncthreads();
+    for (int i = begin; i < end; i++) {
+        uint32_t w = __ldcg(far + i);
+
+        if (bound_tie(*b, w))
+            atomicAdd(&m.mine[~w >> (32 - b->known - bits) & ((1u << bits) - 1)], 1);
     }
     __syncthreads();
-    for (int s = 0; s < 2; s++) {
-        uint32_t all = 0;
+    for (int i = (int)threadIdx.x; i < DIGITS; i += THREADS)
+        for (int g = 0; m.mine[i] && g < GANG; g++)
+            atomicAdd(gang.map_shared_rank(&bin[i], g), m.mine[i]);
+    gang_meet();
+    digit_of(((const uint4 *)bin)[threadIdx.x], b->left, m);
+    bound_next(b, bits, m);
+    __syncthreads(); // what was found is read before the next digit changes it
+}
 
-        for (int w = 0; w < PICK_WARPS; w++) {
-            mine[s] += w < warp ? m.warp[s][w] : 0;
-            all += m.warp[s][w];
-        }
-        if ((int)threadIdx.x < GANG && !alone)
-            *gang.map_shared_rank(s ? &m.ties[gang.block_rank()] : &m.sure[gang.block_rank()],
-                                  threadIdx.x) = all;
+// The best where a list has no room for all that the first digit leaves. A thread has a run of its block's
+// words.
+__device__ static void gang_pick(const uint32_t *far, int base, int n, struct bound b,
+                                 struct pick_room &m, int32_t *sel)
+{
+    cooperative_groups::cluster_group gang = cooperative_groups::this_cluster();
+    int run = (n + THREADS - 1) / THREADS, begin = base + min((int)threadIdx.x * run, n);
+    int end = min(begin + run, base + n), mine[2] = { 0, 0 }, all[2], place[2];
+
+    for (int level = 0; b.known < 32 && b.here > b.left; level++)
+        gang_digit(far, begin, end, level, &b, m);
+    for (int i = begin; i < end; i++) {
+        uint32_t w = __ldcg(far + i);
+
+        mine[0] += bound_above(b, w);
+        mine[1] += bound_tie(b, w);
     }
-    if (alone)
-        return;
-    gang.sync();
-    for (unsigned g = 0; g < gang.block_rank(); g++) {
-        mine[0] += m.sure[g];
-        mine[1] += m.ties[g];
+    for (int s = 0; s < 2; s++) {
+        place[s] = block_before(mine[s], m.warp, &all[s]);
+        __syncthreads();
+    }
+    if ((int)threadIdx.x < GANG * 2)
+        *gang.map_shared_rank(&m.found[gang.block_rank()][threadIdx.x % 2], threadIdx.x / 2) =
+            threadIdx.x % 2 ? all[1] : all[0];
+    gang_meet();
+    for (unsigned g = 0; g < gang.block_rank(); g++)
+        for (int s = 0; s < 2; s++)
+            place[s] += m.found[g][s];
+    for (int i = begin; i < end; i++) {
+        uint32_t w = __ldcg(far + i);
+        bool is_sure = bound_above(b, w), is_tie = bound_tie(b, w);
+
+        if (is_sure || (is_tie && place[1] < b.left))
+            sel[place[0] + min(place[1], b.left)] = entry_of(m.f, i);
+        place[0] += is_sure;
+        place[1] += is_tie;
     }
 }
 
 // Bound by the time of its steps.
 template <int TILES>
-__global__ static void __launch_bounds__(PICK_THREADS, 1)
-    pick_gang(const __grid_constant__ indexing x)
+__global__ static void __launch_bounds__(THREADS, 1) pick_gang(const __grid_constant__ indexing x)
 {
-    dependency_wait();
     extern __shared__ __align__(16) unsigned char dynamic[];
     struct pick_room &m = *(struct pick_room *)dynamic;
-    uint32_t *kept = (uint32_t *)(dynamic + (sizeof(m) + 15) / 16 * 16);
     cooperative_groups::cluster_group gang = cooperative_groups::this_cluster();
     const struct select_args &a = x.a;
-    uint32_t *first = x.count[blockIdx.y].first, prefix = 0, place[2] = { 0, 0 };
+    uint32_t *first = x.count[blockIdx.y].first, w[CUDA_WARP];
     int t = (int)threadIdx.x, rank = (int)blockIdx.x, r = x.row0 + (int)blockIdx.y;
     const uint32_t *far = (const uint32_t *)a.scratch + (size_t)blockIdx.y * (size_t)a.keys.cap;
     int32_t *sel = a.sel + (size_t)r * (size_t)a.topk;
-    int k, left, known = 0, share, base, n, run, begin, end;
-    bool here, alone;
+    struct bound b = { 0, -1, 0, 0 };
+    int k, share, base, n, run;
+    uint4 of;
 
-    for (int i = t; i < COUNTS; i += PICK_THREADS)
-        m.total[i] = 0;
+    bins_clear(m.bin[0], LEVELS * DIGITS);
+    dependency_wait();
     field_load(a, r, &m.f);
-    k = left = taken_of(a, m.f);
+    k = taken_of(a, m.f);
     if (k == 0 || k == m.f.size) { // everything that competes
-        for (int i = t; rank == 0 && i < a.topk; i += PICK_THREADS)
+        for (int i = t; rank == 0 && i < a.topk; i += THREADS)
             sel[i] = i < (k ? k : m.f.n) ? (k ? entry_of(m.f, i) : i) : -1;
-        for (int i = t; rank == 0 && i < DIGITS; i += PICK_THREADS)
+        for (int i = t; rank == 0 && i < DIGITS; i += THREADS)
             first[i] = 0;
         return;
     }
-    share = (m.f.size + GANG - 1) / GANG;
+    share = (m.f.size + GANG * 8 - 1) / (GANG * 8) * 8;
     base = rank * share;
-    n = m.f.size - base < share ? m.f.size - base : share;
-    n = n < 0 ? 0 : n;
-    alone = m.f.size <= x.few;
-    here = alone || share <= x.room;
-    gang.sync(); // everybody has begun, totals are zero
-    if (alone) {
-        words_score<TILES>(a, r, base, n, m, kept, gang.map_shared_rank(kept, 0));
-        gang.sync();
+    n = max(0, min(m.f.size - base, share));
+    if (m.f.size <= x.few) {
+        gang_meet(); // everybody has begun
+        words_score<TILES>(a, r, base, n, m, gang.map_shared_rank(m.word, 0));
+        gang_meet();
         if (rank > 0)
             return;
-        n = m.f.size;
-    } else if (here) {
-#pragma unroll 8
-        for (int i = t; i < n; i += PICK_THREADS)
-            kept[word_at(i)] = __ldcg(far + base + i);
+        bins_clear(m.bin[0], LEVELS * DIGITS);
         __syncthreads();
+        list_pick(a, m.f.size, k, false, b, m, sel);
+        return;
     }
-    run = (n + PICK_THREADS - 1) / PICK_THREADS;
-    begin = t * run < n ? t * run : n;
-    end = begin + run < n ? begin + run : n;
-    auto load = [=](int i) { return here ? kept[word_at(i)] : __ldcg(far + base + i); };
-    for (int level = 0; level < LEVELS; level++) {
-        if (level == 0 && !alone)
-            digit_find(
-                left, [=](int d) { return (int)__ldcg(first + d); }, &m.n);
-        else
-            digit_next(level, left, known, prefix, begin, end, alone, load, m);
-        prefix = prefix << (level < LEVELS - 1 ? DIGIT_BITS : LAST_BITS) | (uint32_t)m.n.digit;
-        known = level < LEVELS - 1 ? known + DIGIT_BITS : 32;
-        left = m.n.left;
-        if (m.n.here == left)
-            break;
-        __syncthreads(); // n is read before the next digit changes it
+    of = __ldcg((const uint4 *)first + t);
+    run = (n + WARPS * CUDA_WARP - 1) / (WARPS * CUDA_WARP) * CUDA_WARP;
+    words_load(far, base + t / CUDA_WARP * run, min(base + (t / CUDA_WARP + 1) * run, base + n), w);
+    digit_of(of, k, m);
+    b = bound_first(k, m.f.size, m);
+    gang_meet(); // everybody has begun, bins are zero
+    if (b.known > 0 && k - b.left + b.here <= FEW) {
+        n = list_make(far, base, n,
+                      ~(b.prefix << (32 - FIRST_BITS) | (1u << (32 - FIRST_BITS)) - 1), w, m);
+        if (rank == 0)
+            list_pick(a, n, k, true, b, m, sel);
+    } else {
+        gang_pick(far, base, n, b, m, sel);
+        for (int i = k + t; rank == 0 && i < a.topk; i += THREADS)
+            sel[i] = -1;
     }
-    for (int g = begin; g < end; g += CUDA_WARP) {
-        uint32_t sure, tie;
-
-        words_mark(load, g, end, 32 - known, prefix, &sure, &tie);
-        place[0] += (uint32_t)__popc(sure);
-        place[1] += (uint32_t)__popc(tie);
-    }
-    places_find(place, alone, m);
-    for (int g = begin; g < end; g += CUDA_WARP) {
-        uint32_t sure, tie;
-
-        words_mark(load, g, end, 32 - known, prefix, &sure, &tie);
-        for (uint32_t both = sure | tie; both; both &= both - 1) {
-            uint32_t bit = both & -both, tied = min(place[1], (uint32_t)left);
-
-            if ((sure & bit) || place[1] < (uint32_t)left)
-                sel[place[0] + tied] = entry_of(m.f, base + g + __ffs((int)bit) - 1);
-            place[0] += (sure & bit) != 0;
-            place[1] += (sure & bit) == 0;
-        }
-    }
-    for (int i = k + t; rank == 0 && i < a.topk; i += PICK_THREADS)
-        sel[i] = -1;
-    for (int i = t; rank == 0 && !alone && i < DIGITS; i += PICK_THREADS)
+    for (int i = t; rank == 0 && i < DIGITS; i += THREADS)
         first[i] = 0;
 }
 
-// Bytes of shared memory that a block of a gang needs beside its words.
-static size_t pick_bytes(int words)
+// Bytes of shared memory that a block of score_keys and one of pick_gang need.
+static size_t score_bytes(int ahead)
 {
-    size_t score = sizeof(uint32_t) * ((size_t)word_at(FEW) + 4 + HEADS_MAX * QUERY_LINE +
-                                       PICK_WARPS * SIDE * (HEADS_MAX + 1));
-    size_t keep = sizeof(uint32_t) * ((size_t)word_at(words) + 1);
-
-    return (sizeof(struct pick_room) + 15) / 16 * 16 + (keep > score ? keep : score);
+    return WARPS * (sizeof(float) * SIDE * HIT_LINE + (size_t)(ahead + 1) * SIDE_BYTES);
 }
 
-template <int TILES> static void index_launch(struct queue *q, const struct indexing *x, int rows)
+static size_t pick_bytes(int tiles)
+{
+    size_t alone = offsetof(struct pick_room, word) +
+                   sizeof(uint32_t) * (LIST_WORDS + (size_t)tiles * 8 * QUERY_LINE) +
+                   score_bytes(1);
+
+    return alone > sizeof(struct pick_room) ? alone : sizeof(struct pick_room);
+}
+
+template <int TILES, int AHEAD>
+static void index_launch(struct queue *q, const struct indexing *x, int rows)
 {
     const struct cuda_device *d = (const struct cuda_device *)q->dev;
-    unsigned lots = blocks_for((size_t)x->a.keys.cap, WARPS * LOT), most = 4 * (unsigned)d->sms;
+    unsigned sides = blocks_for((size_t)x->a.keys.cap, SIDE), most = (unsigned)(d->sms / rows);
 
+    most = most < 1 ? 1 : most;
     if (x->a.keys.cap > x->few)
-        launch(q, score_keys<TILES>, dim3(lots < most ? lots : most, (unsigned)rows), THREADS, 0,
-               *x);
-    launch_cluster(q, pick_gang<TILES>, GANG, dim3(GANG, (unsigned)rows), PICK_THREADS,
-                   pick_bytes(x->room), *x);
+        launch(q, score_keys<TILES, AHEAD>, dim3(sides < most ? sides : most, (unsigned)rows),
+               THREADS, score_bytes(AHEAD), *x);
+    launch_cluster(q, pick_gang<TILES>, GANG, dim3(GANG, (unsigned)rows), THREADS,
+                   pick_bytes(TILES), *x);
+}
+
+template <int AHEAD> static void index_by(struct queue *q, const struct indexing *x, int rows)
+{
+    if (x->a.heads <= 8)
+        index_launch<1, AHEAD>(q, x, rows);
+    else if (x->a.heads <= 16)
+        index_launch<2, AHEAD>(q, x, rows);
+    else
+        index_launch<4, AHEAD>(q, x, rows);
 }
 
 bool select_by_units(struct queue *q, const struct select_args *a, int row0, int rows)
 {
     const struct cuda_device *d = (const struct cuda_device *)q->dev;
-    struct indexing x = { *a, row0, a->cand_out ? 0 : FEW, (a->keys.cap + GANG - 1) / GANG,
+    struct indexing x = { *a, row0, a->cand_out ? 0 : FEW,
                           (struct index_count *)cuda_lane(q)->counts };
+    size_t most = (size_t)d->shared_max;
 
     if (!d->gangs || a->in != CODEC_QI || a->keys.codec != CODEC_QI || a->dim != DIM ||
         a->heads > HEADS_MAX || ((uintptr_t)a->q & 15) != 0 ||
-        (((uintptr_t)a->keys.base | a->keys.slot_stride | a->keys.row_bytes) & 3) != 0)
+        (((uintptr_t)a->keys.base | a->keys.slot_stride | a->keys.row_bytes) & 3) != 0 ||
+        pick_bytes(HEADS_MAX / 8) + SHARED_STATIC > most ||
+        score_bytes(AHEAD_FEW) + SCORE_STATIC > most)
         return false;
-    while (pick_bytes(x.room) > (size_t)(d->shared_max - SHARED_STATIC) && x.room > CUDA_WARP)
-        x.room -= CUDA_WARP;
-    if (a->heads <= 8)
-        index_launch<1>(q, &x, rows);
-    else if (a->heads <= 16)
-        index_launch<2>(q, &x, rows);
+    if (score_bytes(AHEAD_MANY) + SCORE_STATIC <= most)
+        index_by<AHEAD_MANY>(q, &x, rows);
     else
-        index_launch<4>(q, &x, rows);
+        index_by<AHEAD_FEW>(q, &x, rows);
     return true;
+}
+
+template <int TILES> static cudaError_t index_room(int shared_max)
+{
+    cudaError_t e = shared_room(score_keys<TILES, AHEAD_FEW>, shared_max);
+
+    if (e == cudaSuccess)
+        e = shared_room(score_keys<TILES, AHEAD_MANY>, shared_max);
+    return e != cudaSuccess ? e : shared_room(pick_gang<TILES>, shared_max);
 }
 
 cudaError_t index_limits(int shared_max)
 {
-    cudaError_t e = shared_room(pick_gang<1>, shared_max);
+    cudaError_t e = index_room<1>(shared_max);
 
     if (e == cudaSuccess)
-        e = shared_room(pick_gang<2>, shared_max);
+        e = index_room<2>(shared_max);
     if (e == cudaSuccess)
-        e = shared_room(pick_gang<4>, shared_max);
+        e = index_room<4>(shared_max);
     return e;
 }

@@ -3,9 +3,9 @@
 
 #include "kernels/ref/codec.h"
 
-/* `rows` made-up rows of a state, stored by its codec; behind them the bytes are poison. */
+/* `rows` made-up rows of a state, values around `off`, stored by its codec; behind them the bytes are poison. */
 static unsigned char *stored_rows(struct trial *t, enum codec c, int cols, int cap, int slots,
-                                  int rows, float by)
+                                  int rows, float off, float by)
 {
     size_t row = codec_bytes(c, cols);
     unsigned char *base = trial_buf(t, BUF_IN, BUF_BYTES, row * (size_t)cap * (size_t)slots, 0, 0);
@@ -15,7 +15,7 @@ static unsigned char *stored_rows(struct trial *t, enum codec c, int cols, int c
     for (int s = 0; s < slots; s++)
         for (int r = 0; r < rows; r++) {
             for (int k = 0; k < cols; k++)
-                x[k] = lab_uniform(t->lab) * by;
+                x[k] = off + lab_uniform(t->lab) * by;
             codec_encode(c, x, cols, base + ((size_t)s * (size_t)cap + (size_t)r) * row);
         }
     free(x);
@@ -40,6 +40,7 @@ struct index {
     int cand; /* 0 none, 1 written, 2 read */
     float by; /* of keys and queries; small integers make ties */
     enum codec in;
+    float off; /* what keys and queries are around: scores that are close */
 };
 
 static void run_select(const struct trial *t, const struct op_table *op, struct queue *q,
@@ -108,10 +109,14 @@ static void select_rows(struct lab *l)
         { CODEC_QI, 9, 128, 1, 1000, 16, 64, 3000, 3100, 1, 2, CODEC_QI },
         { CODEC_QI, 4, 128, 1, 32, 4, 8, 900, 1000, 2, 2, CODEC_QI },
         { CODEC_QI, 32, 128, 1, 600, 0, 0, 4000, 4100, 0, -1, CODEC_QI }, /* all scores are 0 */
+        { CODEC_QI, 8, 128, 1, 600, 0, 0, 9000, 9100, 0, -1, CODEC_QI },
+        { CODEC_QI, 20, 128, 1, 512, 0, 0, 9000, 9100, 0, 1, CODEC_QI, 8 },
+        { CODEC_QI, 16, 128, 1, 40, 0, 0, 2000, 2100, 0, 1, CODEC_QI, 8 },
+        { CODEC_QI, 1, 128, 1, 512, 0, 0, 140000, 140100, 0, 2, CODEC_QI },
     };
 
     lab_begin(l, "select");
-    for (int i = 0; i < COUNT(shapes); i++) {
+    for (int i = 0; i < COUNT(shapes) - l->quick; i++) { /* the last one takes long under a tool */
         const struct index *s = &shapes[i];
         int rows = i == 0 ? 37 : LAB_ROWS, *pos = malloc(sizeof(int) * 64);
         size_t cand = (size_t)(s->blocks ? s->blocks : 1);
@@ -128,6 +133,8 @@ static void select_rows(struct lab *l)
         if (s->by == 0) /* scores of few different values, of both zeros too: all ties */
             for (int k = 0; k < rows * s->heads * s->dim; k++)
                 x[k] = k % 5 ? 0 : -1;
+        for (int k = 0; s->off && k < rows * s->heads * s->dim; k++)
+            x[k] += s->off;
         for (int k = 0; s->by < 0 && k < rows * s->heads * s->dim; k++)
             x[k] = 0;
         for (int k = 0; s->in == CODEC_QI && k < rows * s->heads; k++) {
@@ -137,7 +144,7 @@ static void select_rows(struct lab *l)
             codec_decode(s->in, row, s->dim, x + k * s->dim);
         }
         trial_in(&t, (size_t)(rows * s->heads), 1);
-        stored_rows(&t, s->codec, s->dim, s->cap, 2, s->pos / s->ratio + 1, by);
+        stored_rows(&t, s->codec, s->dim, s->cap, 2, s->pos / s->ratio + 1, s->off, by);
         info = trial_info(&t, pos, 2);
         c = trial_buf(&t, s->cand == 1 ? BUF_OUT : BUF_IN, BUF_BYTES,
                       cand * (size_t)rows * sizeof(int32_t), cand * sizeof(int32_t), 0);
@@ -234,8 +241,8 @@ static void attend(struct lab *l)
         for (size_t k = 0; s->dims && s->round && k < width * (size_t)rows; k++)
             q[k] = bf16_round(q[k]); /* as a product leaves them */
         trial_in(&t, (size_t)s->heads, 3);
-        stored_rows(&t, s->win, s->dim, cap, 2, cap, 2);
-        stored_rows(&t, s->more, s->dim, s->topk * 2 + 1, 2, s->topk * 2, 2);
+        stored_rows(&t, s->win, s->dim, cap, 2, cap, 0, 2);
+        stored_rows(&t, s->more, s->dim, s->topk * 2 + 1, 2, s->topk * 2, 0, 2);
         head = trial_buf(&t, BUF_IN, BUF_BYTES, sizeof(*head) * 2, 0, 0);
         head[0].floor = head[1].floor = s->floor;
         info = trial_info(&t, pos, s->mode == ATTEND_CAUSAL ? 1 + i % 2 : 1);
