@@ -8,6 +8,7 @@
 #define THREADS 256
 #define WIDE_FROM 64 // rows that four narrow launches' blocks read the weights for
 #define WARPS (THREADS / CUDA_WARP)
+#define PASS_VALUES (32 << 20) // outputs of many rows that are made at a time
 
 struct rows_in {
     struct mat w;
@@ -242,6 +243,8 @@ static void product_alone(struct queue *q, const struct matmul_args *a, struct s
     most = row && room > spare + 2 * MAT_ALIGN ? (int)((room - spare - 2 * MAT_ALIGN) / row) : 0;
     if (most > a->rows || row == 0)
         most = a->rows;
+    if (p.wide && most > PASS_VALUES / p.w.rows)
+        most = PASS_VALUES / p.w.rows > 0 ? PASS_VALUES / p.w.rows : 1;
     if (most < 1) {
         queue_fail(q, -EINVAL, "matmul: %d x %d is too large: a row needs %zu bytes of %zu",
                    p.w.rows, p.w.cols, row, room);

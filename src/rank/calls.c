@@ -237,6 +237,12 @@ void calls_again(const struct calls *c, int i)
     }
 }
 
+void calls_until(const struct calls *c, int i)
+{
+    for (int before = 0; before < i; before++)
+        calls_again(c, before);
+}
+
 int calls_products(const struct calls *c, int i, const struct matmul_args **out)
 {
     const struct kept *k = &c->kept[i];

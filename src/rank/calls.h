@@ -48,6 +48,9 @@ const struct call *calls_at(const struct calls *c, int i);
 /* calls_again - queue a recorded call once more. */
 void calls_again(const struct calls *c, int i);
 
+/* calls_until - queue again all calls before call i: later ones have written where its inputs were */
+void calls_until(const struct calls *c, int i);
+
 /* calls_products - the products that a recorded call is of, and how many; 0 for other ops. */
 int calls_products(const struct calls *c, int i, const struct matmul_args **out);
 

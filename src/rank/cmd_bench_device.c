@@ -651,8 +651,10 @@ static int once(struct bench *b, const struct line *l, int *count)
     const struct backend_ops *ops = b->k->dev->ops;
     struct queue *q = b->k->q;
     struct graph *g = NULL;
-    int err = captures(b) ? ops->graph_begin(q) : 0;
+    int err;
 
+    calls_until(b->calls, l->at);
+    err = captures(b) ? ops->graph_begin(q) : 0;
     if (err < 0)
         return err;
     ops->op->stamp(q, &(struct stamp_args){ .at = b->cold.at, .name = "alone" });

@@ -26,7 +26,7 @@ struct bench {
     const struct shape *s;
     const struct backend_ops *b;
     struct queue *q;
-    void *w[COPIES], *x, *y, *info, *scratch, *more, *keys, *heads;
+    void *w[COPIES], *x, *y, *info, *scratch, *more, *keys, *heads, *sel;
     int turn;
 };
 
@@ -192,7 +192,7 @@ static void run_attend(struct bench *b)
                                                   .win = view(b->w[0], CODEC_QW, 512, 143),
                                                   .more = view(b->w[1], CODEC_QC, 512, 4096),
                                                   .info = b->info,
-                                                  .sel = b->scratch,
+                                                  .sel = b->sel,
                                                   .o = b->y,
                                                   .scratch = b->w[2],
                                                   .rows = b->s->rows,
@@ -202,6 +202,24 @@ static void run_attend(struct bench *b)
                                                   .topk = 512,
                                                   .scale = 0.04f,
                                                   .round = ROUND_BF16 });
+}
+
+/* Selections of 512 of `n` entries. */
+static void *selections(struct bench *b, int rows, int n)
+{
+    enum { EACH = 512 };
+    int32_t *host = malloc(sizeof(*host) * (size_t)rows * EACH);
+    void *p = NULL;
+
+    if (!host || b->b->alloc(lab.dev, sizeof(*host) * (size_t)rows * EACH, &p) != 0)
+        exit(1);
+    for (int i = 0; i < rows * EACH; i++)
+        host[i] = i % EACH * (n / EACH) + i / EACH % (n / EACH);
+    b->b->put(b->q, p, host, sizeof(*host) * (size_t)rows * EACH);
+    if (b->b->wait(b->q) != 0)
+        exit(1);
+    free(host);
+    return p;
 }
 
 static void run_select(struct bench *b)
@@ -373,6 +391,7 @@ int bench_main(int argc, char **argv)
     b.scratch = filled(&b, (size_t)64 << 20);
     b.heads = heads(&b);
     b.keys = index_keys(&b, 131072 + 16);
+    b.sel = selections(&b, 16, 4096);
     for (int rows = 1; rows <= 16; rows *= 4) {
         struct shape mix = { "hc_mix 24 x 20480", rows, 0, 0, 24 * 20480 * 4 };
         struct shape site = { "hc_site 24 x 20480", rows, 0, 0, 24 * 20480 * 4 };

@@ -115,7 +115,7 @@ devices=configs/devices
 pack() { echo "$work/$1"_cache/*/rank0.pack; }
 for way in "six full" "full six"; do
     from=${way% *} to=${way#* }
-    step 5 fit_$from "$tandem" roofline "$(pack $from)" $devices/h200.json $devices/kernels.json --fit "$work/$from" &&
+    step 20 fit_$from "$tandem" roofline "$(pack $from)" $devices/h200.json $devices/kernels.json --fit "$work/$from" &&
         step 5 roofline_${from}_to_$to "$tandem" roofline "$(pack $to)" $devices/h200.json "$work/fit_$from" --measured "$work/$to" --json
 done
 step 5 roofline_h200 "$tandem" roofline "$(pack full)" $devices/h200.json "$work/fit_six" --measured "$work/full"
