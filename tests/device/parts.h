@@ -3,6 +3,14 @@
 #ifndef TANDEM_TESTS_DEVICE_PARTS_H
 #define TANDEM_TESTS_DEVICE_PARTS_H
 
+#include <stdbool.h>
+
+/* pretend - devices that are opened from now on are said to be of an architecture that is not served, or to have the shared
+ * memory of a GB10: 99 KiB a block, 100 a multiprocessor */
+extern struct pretend {
+    bool too_old, little_shared;
+} pretend;
+
 int ops_main(int argc, char **argv);
 int queue_main(int argc, char **argv);
 int exchange_main(int argc, char **argv);

@@ -10,7 +10,7 @@
 # It ends before ten minutes are over, SECONDS_ALL after its start. Limits of the parts, in seconds; where one device is
 # all there is, exchange_devices is left out:
 #
-#   the device alone   ops 30, queue 10, exchange 30, rounds 45, graph 30, laws 60, processes 40, kill 30, gates 75    350
+#   the device alone   ops 30 and 30, queue 10, exchange 30, rounds 45, graph 30, laws 60, processes 40, kill 30, gates 75    350
 #   beside each other  sanitizers in four lanes, the longest                                                       150
 #   the device alone   exchanges 10, bench 20, products 20                                                          50
 #                                                                                                           in all 550
@@ -53,6 +53,7 @@ if grep -q '"ops", "exit": 77' "$out/summary.json"; then
     say "device: no device here, nothing was tested"
     exit 77
 fi
+part 30 ops_little "$program" ops -m
 # What looks at the device's memory or at times, or has ranks that wait for each other on it, has it alone.
 part 10 queue "$program" queue
 part 30 exchange "$program" exchange
@@ -84,7 +85,8 @@ if command -v compute-sanitizer >/dev/null 2>&1; then
     {
         (TAIL=3 && part 60 memcheck $check memcheck "$program" -k "$out/kernels.memcheck" ops -q &&
             part 45 memcheck_queue $check memcheck "$program" -k "$out/kernels.memcheck" queue -q &&
-            part 25 memcheck_exchange $check memcheck "$program" -k "$out/kernels.memcheck" exchange -q) &
+            part 25 memcheck_exchange $check memcheck "$program" -k "$out/kernels.memcheck" exchange -q &&
+            part 25 memcheck_little $check memcheck "$program" -k "$out/kernels.memcheck" ops -q -m attend) &
         (TAIL=3 && part 50 memcheck_graph $check memcheck "$program" -k "$out/kernels.graph" graph -q 4 1 &&
             part 60 synccheck $check synccheck "$program" ops -q) &
         TAIL=3 part 150 racecheck_quant $check racecheck "$program" ops -q -f quant &

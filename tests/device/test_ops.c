@@ -1,7 +1,8 @@
 /* Every op of the CUDA backend against the reference: see lab.h.
  *
- *   ops [-q] [-f] [-s] [part]     -q leaves out the reference and the runs of fewer rows, -f of those cases too that
- *                                 have no kernel which was not in two before; -s lets no launches overlap
+ *   ops [-q] [-f] [-s] [-m] [part]     -q leaves out the reference and the runs of fewer rows, -f of those cases too that
+ *                                      have no kernel which was not in two before; -s lets no launches overlap; -m: as on a
+ *                                      device with little shared memory
  */
 #include "tests/device/lab.h"
 #include "tests/device/parts.h"
@@ -15,8 +16,11 @@ int ops_main(int argc, char **argv)
                   { "hyper", ops_hyper },     { "state", ops_state }, { "attend", ops_attend },
                   { "experts", ops_experts }, { "pick", ops_pick },   { "offer", ops_offer } };
     struct lab l;
-    int r = lab_open(&l);
+    int r;
 
+    for (int i = 1; i < argc; i++)
+        pretend.little_shared |= strcmp(argv[i], "-m") == 0;
+    r = lab_open(&l);
     if (r != 0)
         return r;
     for (; argc > 1 && argv[1][0] == '-'; argc--, argv++) {

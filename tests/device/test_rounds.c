@@ -202,22 +202,6 @@ int __wrap_round_run(struct rounds *r, const struct plan_round *p, int64_t t_ns,
     return err;
 }
 
-/* ---- a device that is too old ----------------------------------------------------------------- */
-
-static bool too_old;
-
-cudaError_t __real_cudaDeviceGetAttribute(int *v, enum cudaDeviceAttr a, int device);
-cudaError_t __wrap_cudaDeviceGetAttribute(int *v, enum cudaDeviceAttr a, int device);
-
-cudaError_t __wrap_cudaDeviceGetAttribute(int *v, enum cudaDeviceAttr a, int device)
-{
-    cudaError_t e = __real_cudaDeviceGetAttribute(v, a, device);
-
-    if (too_old && a == cudaDevAttrComputeCapabilityMajor)
-        *v = 8;
-    return e;
-}
-
 /* ---- what is asked ---------------------------------------------------------------------------- */
 
 struct asked {
@@ -725,9 +709,9 @@ static void refused(const char *set, int code, const char *want)
 static void no_such_device(void)
 {
     refused("device=63", 69, "cuda: no device 63, there are ");
-    too_old = true;
+    pretend.too_old = true;
     refused("device=0", 69, "cuda: device 0 has compute capability 8.0, this build needs 9.0");
-    too_old = false;
+    pretend.too_old = false;
 }
 
 /* F-20: somebody else has the device's memory but for 64 MiB. */
