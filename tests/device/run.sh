@@ -10,10 +10,10 @@
 # It ends before ten minutes are over, SECONDS_ALL after its start. Limits of the parts, in seconds; where one device is
 # all there is, exchange_devices is left out:
 #
-#   the device alone   ops 30 and 30, queue 10, exchange 30, rounds 45, graph 30, laws 60, processes 40, kill 30, gates 75    350
+#   the device alone   ops 30 and 30, queue 10, exchange 30, rounds 45, graph 30, laws 60, processes 40, kill 30, gates 75    380
 #   beside each other  sanitizers in four lanes, the longest                                                       150
 #   the device alone   exchanges 10, bench 20, products 20                                                          50
-#                                                                                                           in all 550
+#                                                                                                           in all 580
 set -u
 
 . "$(dirname "$0")/lib.sh"
