@@ -312,6 +312,10 @@ int cuda_lanes_open(struct cuda_queue *q)
         e = cudaEventCreateWithFlags(&q->cross, cudaEventDisableTiming);
     if (e != cudaSuccess)
         r = fail(cuda_errno(e), "cuda: opening a queue: %s", cudaGetErrorString(e));
+    for (int i = 1; i < CUDA_LANES && r < 0; i++) { /* the next capture may have the memory */
+        lane_close(&q->lane[i]);
+        q->lane[i] = (struct cuda_lane){ 0 };
+    }
     return r;
 }
 
