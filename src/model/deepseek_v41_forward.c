@@ -2,12 +2,11 @@
 #include "src/model/deepseek_v41.h"
 
 #include "src/model/exec.h"
+#include "src/model/window.h"
 #include "src/transport/comm.h"
 
 #include <assert.h>
 #include <math.h>
-
-#define SIDE_ROWS 64 /* of a window that is captured */
 
 /* What the released code multiplies in FP8 or FP4: its inputs are codes too, where the run says so. */
 static float *linear(struct exec *x, struct matmuls_args *l, const struct mat *w, const float *in,
@@ -204,29 +203,37 @@ static void select_rows(const struct v41_arch *a, const struct v41_layer *l,
                                                                 sqrtf((float)a->index_heads)) });
 }
 
-/* The mixes of the newest site, which the next one is the first to read. */
-static void mixes(const struct v41_arch *a, struct exec *x, int rows, struct v41_pass *s,
-                  const float *X)
+/* What op hc_site takes of a site, NULL if nothing is mixed there, to mix the streams. */
+static struct hc_site_args site_args(const struct v41_arch *a, const struct v41_site *site,
+                                     const struct exec *x, int rows, const struct v41_pass *s,
+                                     float *X, float *to_pre)
 {
-    const struct v41_site *site = s->late;
+    return (struct hc_site_args){ .x = X,
+                                  .fn = site ? &site->fn : NULL,
+                                  .base = site ? site->base : NULL,
+                                  .scale = site ? site->scale : NULL,
+                                  .to_pre = to_pre,
+                                  .to_post = s->post,
+                                  .to_comb = s->comb,
+                                  .rows = rows,
+                                  .hc = a->hc,
+                                  .dim = a->dim,
+                                  .iters = a->hc_iters,
+                                  .eps = a->eps,
+                                  .hc_eps = a->hc_eps,
+                                  .round = x->round };
+}
 
-    if (!site)
+/* The mixes of the newest site, which the next one is the first to read. */
+static void mixes(const struct v41_arch *a, struct exec *x, int rows, struct v41_pass *s, float *X)
+{
+    struct hc_site_args args;
+
+    if (!s->late)
         return;
+    args = site_args(a, s->late, x, rows, s, X, s->late_pre);
     v41_side(x, s, SIDE_BEGIN, V41_LANE_LAYER);
-    x->op->hc_site(x->q, &(struct hc_site_args){ .x = (float *)(uintptr_t)X,
-                                                 .fn = &site->fn,
-                                                 .base = site->base,
-                                                 .scale = site->scale,
-                                                 .to_pre = s->late_pre,
-                                                 .to_post = s->post,
-                                                 .to_comb = s->comb,
-                                                 .rows = rows,
-                                                 .hc = a->hc,
-                                                 .dim = a->dim,
-                                                 .iters = a->hc_iters,
-                                                 .eps = a->eps,
-                                                 .hc_eps = a->hc_eps,
-                                                 .round = x->round });
+    x->op->hc_site(x->q, &args);
     v41_side(x, s, SIDE_END, V41_LANE_LAYER);
     s->late = NULL;
 }
@@ -235,7 +242,7 @@ static void mixes(const struct v41_arch *a, struct exec *x, int rows, struct v41
 static void attention(const struct v41_arch *a, const struct v41_layer *l,
                       const struct v41_layer *kv_source, struct exec *x, const struct slot_pool *p,
                       const struct v41_rows *r, struct v41_pass *s, const float *n, float *y,
-                      const float *X)
+                      float *X)
 {
     int topk = l->ratio ? a->index_topk : 0;
     struct row_keeps_args kept = { .n = 0 };
@@ -368,29 +375,17 @@ void v41_site(const struct v41_arch *a, const struct v41_site *site, struct exec
               float *h, float *n)
 {
     bool late = site && s->side;
+    struct hc_site_args args = site_args(a, late ? NULL : site, x, rows, s, X, to_pre);
 
+    args.y = s->due ? s->sum : NULL;
+    args.post = s->post;
+    args.comb = s->comb;
+    args.pre = pre;
+    args.w = w;
+    args.h = h;
+    args.n = n;
     v41_side(x, s, SIDE_JOIN, V41_LANE_LAYER);
-    x->op->hc_site(x->q, &(struct hc_site_args){ .y = s->due ? s->sum : NULL,
-                                                 .post = s->post,
-                                                 .comb = s->comb,
-                                                 .x = X,
-                                                 .fn = site && !late ? &site->fn : NULL,
-                                                 .base = site ? site->base : NULL,
-                                                 .scale = site ? site->scale : NULL,
-                                                 .to_pre = to_pre,
-                                                 .to_post = s->post,
-                                                 .to_comb = s->comb,
-                                                 .pre = pre,
-                                                 .w = w,
-                                                 .h = h,
-                                                 .n = n,
-                                                 .rows = rows,
-                                                 .hc = a->hc,
-                                                 .dim = a->dim,
-                                                 .iters = a->hc_iters,
-                                                 .eps = a->eps,
-                                                 .hc_eps = a->hc_eps,
-                                                 .round = x->round });
+    x->op->hc_site(x->q, &args);
     s->due = false;
     s->late = late ? site : NULL;
     s->late_pre = to_pre;
@@ -399,7 +394,7 @@ void v41_site(const struct v41_arch *a, const struct v41_site *site, struct exec
 void v41_pass_init(struct v41_pass *s, const struct v41_arch *a, struct exec *x, int rows,
                    bool sources)
 {
-    *s = (struct v41_pass){ .side = x->side && rows <= SIDE_ROWS };
+    *s = (struct v41_pass){ .side = x->side && rows <= WINDOW_ROWS_SHARED };
     s->mix[0] = arena_f32(x->tmp, (size_t)rows * (size_t)a->hc);
     s->mix[1] = arena_f32(x->tmp, (size_t)rows * (size_t)a->hc);
     s->post = arena_f32(x->tmp, (size_t)rows * (size_t)a->hc);

@@ -480,12 +480,6 @@ static int check_graphs(const struct rank *k)
                 k->dev->ops->name, k->comm->ops->name);
 }
 
-/* Ranks that are threads may wait for each other on one device. */
-static bool threads(const struct config *c)
-{
-    return c->ranks > 1 && strcmp(c->link, "loop") == 0;
-}
-
 static int open_comm(struct rank *k)
 {
     const struct config *c = &k->cfg;
@@ -513,7 +507,8 @@ static int open_comm(struct rank *k)
                           .workers = k->dev->workers,
                           .round = c->numerics == NUMERICS_FP32 ? ROUND_NONE : ROUND_BF16,
                           .in = c->numerics == NUMERICS_RELEASED ? CODEC_QW : CODEC_F32,
-                          .side = c->side && k->dev->side_bytes > 0 && (k->alone || !threads(c)),
+                          /* ranks that are threads may wait for each other on one device */
+                          .side = c->side && k->dev->side_bytes > 0 && !k->hub,
                           .trace = c->trace_numerics };
     return !k->group ? 0 : mailbox_open(k->group, &b, c->connect_timeout_ms, &k->box);
 }

@@ -7,6 +7,7 @@
 #include "src/model/source.h"
 #include "tests/draft/draft_rig.h"
 #include "tests/rig/goldens.h"
+#include "tests/rig/late.h"
 
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>
@@ -109,6 +110,33 @@ static void every_set_of_slots(struct draft_rig *b, struct rig *g)
 Test(dspark_state, a_slot_is_drafted_alike_in_every_company)
 {
     rig_run(every_set_of_slots, 16);
+}
+
+/* ---- sections -------------------------------------------------------------------------------- */
+
+/* What may run beside the rest of a pass, as late as it may. */
+static void late_sections(struct draft_rig *b, struct rig *g)
+{
+    const struct op_table *op = g->x.op;
+    int slot = draft_slot(b, g, 0, 0);
+    struct said want, got;
+    struct late *l;
+
+    draft_feed(b, g, slot, text(), 61, 16);
+    g->x.side = false;
+    want = ask(b, g, slot, text()[61]);
+    g->x.side = true;
+    g->x.op = late_open(op, &l);
+    got = ask(b, g, slot, text()[61]);
+    cr_expect(gt(int, late_end(l), 0), "nothing was late");
+    late_close(l);
+    g->x.op = op;
+    expect_same(&got, &want, "late sections", 0);
+}
+
+Test(dspark_state, sections_change_no_draft)
+{
+    rig_run(late_sections, 16);
 }
 
 /* ---- windows --------------------------------------------------------------------------------- */
