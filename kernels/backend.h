@@ -95,9 +95,11 @@ struct queue {
     void *onlooker; /* of who stands in front of the table of ops; backends do not look at it */
 };
 
-/* backend_share - ranks of this process may wait for each other on a device: said before anything looks for one.
- * Without it a device opens, and a process ends, in a fraction of the time. */
-void backend_share(void);
+/* backend_settle - puts into the environment what a device's libraries read there. A process says it once, before it
+ * has a second thread, which may be reading the environment, and before anything looks for a device.
+ * shared: its ranks may wait for each other on a device. Without it a device opens, and a process ends, in a fraction
+ * of the time. */
+void backend_settle(bool shared);
 
 /* backend_find - the backend of this name, or for "auto" the last one that is built and finds its
  * device 0.

@@ -88,7 +88,7 @@ static void none_close(struct device *d)
 {
 }
 
-void backend_share(void)
+void backend_settle(bool shared)
 {
 }
 

@@ -48,31 +48,22 @@ void queue_note(struct queue *q, const char *op)
 
 /* ---- device ---------------------------------------------------------------------------------- */
 
-/* The variables must stand before the first call of the runtime.
- *
- * Ranks that are threads wait for each other on one device: a kernel that is loaded when it is first launched, or that
+/* Ranks that are threads wait for each other on one device: a kernel that is loaded when it is first launched, or that
  * shares a hardware queue with one that waits, would never start. A rank of its own has few streams, and the driver makes
  * and takes apart hardware queues one by one, for one process at a time: 32 of them are 0.9 s at the start and 0.6 s at the
  * end, 2 are 0.1 s each.
  */
-void backend_share(void)
-{
-    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 1);
-}
-
-static void settle_runtime(void)
+void backend_settle(bool shared)
 {
     setenv("CUDA_MODULE_LOADING", "EAGER", 1);
-    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "4", 0);
+    setenv("CUDA_DEVICE_MAX_CONNECTIONS", shared ? "32" : "4", shared);
 }
 
 static int cuda_probe(int ordinal, char *why, size_t cap)
 {
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
     int n = 0, major = 0, minor = 0;
     cudaError_t e;
 
-    pthread_once(&once, settle_runtime);
     e = cudaGetDeviceCount(&n);
     if (e == cudaErrorInsufficientDriver)
         snprintf(why, cap, "no driver, or one that is older than this build");

@@ -4,6 +4,7 @@
 #include "src/base/mapping.h"
 #include "src/rank/commands.h"
 #include "src/rank/exit_code.h"
+#include "src/transport/comm.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -19,8 +20,8 @@ static int run(const struct command *c, int argc, char **argv)
     } else if (code == 0 && o.get) {
         code = cmd_config(&o);
     } else if (code == 0) {
-        if (strcmp(o.cfg.link, "loop") == 0) /* which joins threads */
-            backend_share();
+        backend_settle(strcmp(o.cfg.link, "loop") == 0); /* which joins threads */
+        comm_settle();
         log_open(o.cfg.ranks > 1 && strcmp(o.cfg.link, "loop") != 0 ? o.cfg.rank : -1,
                  (enum log_level)o.cfg.log_level);
         code = c->run(&o);

@@ -197,6 +197,9 @@ int comm_peer_open(struct comm_hub *h, struct device *d, int rank, const struct 
 int comm_peer_open_apart(struct comm *host, struct device *d, const struct comm_settings *s,
                          struct comm **out);
 
+/* comm_settle - puts into the environment what NCCL reads there: as backend_settle, before a second thread */
+void comm_settle(void);
+
 /* comm_nccl_open - sums by NCCL's gather and an add of our own: its sums do not keep the order of ranks.
  *
  * in       host as above, also of threads; the queue of all calls

@@ -55,12 +55,15 @@ struct comm_nccl {
 
 /* ---- the library ------------------------------------------------------------------------------ */
 
-/* Multicast over NVLink can put GPUs out of service that others share; it is read at the first call. */
+void comm_settle(void)
+{
+    setenv("NCCL_NVLS_ENABLE", "0", 1); /* multicast over NVLink can put GPUs out of service that others share */
+}
+
 static void load(void)
 {
     void *lib;
 
-    setenv("NCCL_NVLS_ENABLE", "0", 1);
     lib = dlopen(LIBRARY, RTLD_NOW | RTLD_LOCAL);
     if (!lib) {
         snprintf(nccl.why, sizeof(nccl.why), "%s", dlerror());

@@ -45,6 +45,10 @@ const struct comm_ops comm_nccl_ops = {
     .close = none_close,
 };
 
+void comm_settle(void)
+{
+}
+
 void comm_nccl_reduce(struct comm *c, struct queue *q, void *x, size_t n)
 {
 }

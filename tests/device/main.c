@@ -1,5 +1,6 @@
 /* device [-k FILE] PART [argument]...      runs a part of the device tests; see the part's file */
 #include "kernels/backend.h"
+#include "src/transport/comm.h"
 #include "tests/device/parts.h"
 
 #include <stdio.h>
@@ -18,7 +19,8 @@ int main(int argc, char **argv)
     };
     const char *names = NULL;
 
-    backend_share(); /* ranks are threads */
+    backend_settle(true); /* ranks are threads */
+    comm_settle();
     if (argc > 2 && strcmp(argv[1], "-k") == 0) {
         names = argv[2];
         kernels_watch();

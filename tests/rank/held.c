@@ -20,6 +20,8 @@
  *   window     in a round's window, between two exchanges
  *   shutdown   the last order is given, the ranks have not said goodbye
  *
+ * Setting a variable of the environment while there is a second thread ends the process, whatever WHAT is.
+ *
  * The linker hands calls between this program's files to the functions here first (--wrap); model and
  * comm get tables of their own.
  */
@@ -66,6 +68,8 @@ uint64_t __real_memory_available(void);
 uint64_t __wrap_memory_available(void);
 int __real_clock_gettime(clockid_t clock, struct timespec *out);
 int __wrap_clock_gettime(clockid_t clock, struct timespec *out);
+int __real_setenv(const char *name, const char *value, int overwrite);
+int __wrap_setenv(const char *name, const char *value, int overwrite);
 void __real_slot_sync(struct slot_pool *p, const struct window *w);
 void __wrap_slot_sync(struct slot_pool *p, const struct window *w);
 
@@ -214,6 +218,24 @@ int __wrap_clock_gettime(clockid_t clock, struct timespec *out)
     if (held.what && strcmp(held.what, "wall") == 0 && clock != CLOCK_MONOTONIC)
         abort();
     return __real_clock_gettime(clock, out);
+}
+
+/* Another thread may be reading the environment, as libibverbs does: whoever changes it comes first. */
+int __wrap_setenv(const char *name, const char *value, int overwrite)
+{
+    char line[64];
+    int threads = 0;
+    FILE *f = fopen("/proc/self/status", "r");
+
+    while (f && fgets(line, sizeof(line), f) && sscanf(line, "Threads: %d", &threads) != 1)
+        ;
+    if (f)
+        fclose(f);
+    if (threads != 1) {
+        fprintf(stderr, "held: %s is set while there are %d threads\n", name, threads);
+        abort();
+    }
+    return __real_setenv(name, value, overwrite);
 }
 
 int __wrap_plan_box_open(struct link *const *links, int rank, int world,
