@@ -100,10 +100,7 @@ static int at_barrier(struct control *c, int p, const struct wire_frame *f)
     if (r < 0)
         return r;
     pthread_mutex_lock(&c->lock);
-    if (b.marked) {
-        memcpy(c->base.mark[p], b.mark, sizeof(b.mark));
-        c->base.marked[p] = true;
-    }
+    c->peer[p].mark = group_mark_of(b.marked ? b.mark : NULL);
     if (c->base.rank == 0)
         c->peer[p].at_barrier = b.number;
     else
@@ -285,6 +282,9 @@ static int barrier_wait(struct control *c, uint64_t number, int timeout_ms)
         if (r == 0 && pthread_cond_timedwait(&c->turn, &c->lock, &t) == ETIMEDOUT)
             r = barrier_open(c, number) ? 0 : -ETIMEDOUT;
     }
+    /* before anybody is let go */
+    for (int p = 0; p < c->base.world && r == 0; p++)
+        c->base.peer_mark[p] = c->peer[p].mark;
     pthread_mutex_unlock(&c->lock);
     if (r == -ETIMEDOUT && !group_failed(&c->base))
         return fail(r, "control: barrier %llu: not everybody came in %d ms",

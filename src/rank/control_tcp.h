@@ -22,7 +22,8 @@ struct control_peer {
     struct wire *wire;   /* NULL: no control connection with that rank */
     int64_t heard_ns;    /* last whole frame; the thread's */
     int over;            /* its end has been dealt with; the thread's */
-    uint64_t at_barrier; /* under lock */
+    uint64_t at_barrier; /* under lock, as its mark */
+    struct group_mark mark;
 };
 
 struct control {

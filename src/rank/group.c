@@ -210,9 +210,11 @@ int group_compare(struct group *g, const char *const what[GROUP_MARK_PARTS],
     int r = g->ops->barrier(g, timeout_ms, mark);
 
     for (int p = 0; p < g->world && r == 0; p++) {
-        if (!g->marked[p] || memcmp(g->mark[p], mark, GROUP_DIGEST_BYTES) == 0)
+        const struct group_mark *theirs = &g->peer_mark[p];
+
+        if (!theirs->there || memcmp(theirs->bytes, mark, GROUP_DIGEST_BYTES) == 0)
             continue;
-        group_differ(what, mark, g->mark[p], p, text, sizeof(text));
+        group_differ(what, mark, theirs->bytes, p, text, sizeof(text));
         r = -EINVAL;
         group_fault(g, r, 1, text);
     }
@@ -223,14 +225,14 @@ int group_vote(struct group *g, bool yes, int timeout_ms)
 {
     uint8_t mark[GROUP_DIGEST_BYTES] = { yes };
 
-    /* to rank 0, who sees everybody, and back; nobody writes a mark that another one still reads */
+    /* to rank 0, who sees everybody, and back */
     for (int turn = 0; turn < 2; turn++) {
         int r = g->ops->barrier(g, timeout_ms, turn == 0 || g->rank == 0 ? mark : NULL);
 
         if (r < 0)
             return r;
         for (int p = 0; p < g->world; p++)
-            if (g->marked[p] && !g->mark[p][0])
+            if (g->peer_mark[p].there && !g->peer_mark[p].bytes[0])
                 mark[0] = 0;
     }
     return mark[0];

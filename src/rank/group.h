@@ -7,6 +7,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <string.h>
 
 #include "src/rank/control.h"
 
@@ -16,12 +17,29 @@ struct group_ops {
      * any thread */
     void (*tell)(struct group *g, int r, const char *text);
     void (*stop)(struct group *g);
-    /* barrier - with a mark, leave it with the peers and theirs in g->mark */
+    /* barrier - whoever passes has in g->peer_mark what the peers brought to this very one: a peer that has passed may
+     * be at the next already */
     int (*barrier)(struct group *g, int timeout_ms, const uint8_t *mark);
     int (*beat_age_max)(struct group *g);
     /* close - everything but the links; frees g */
     void (*close)(struct group *g);
 };
+
+/* What a rank brings to a barrier. A follower over TCP sees that of rank 0 alone. */
+struct group_mark {
+    bool there;
+    uint8_t bytes[GROUP_DIGEST_BYTES];
+};
+
+/* group_mark_of - of a barrier's mark, or NULL */
+static inline struct group_mark group_mark_of(const uint8_t *mark)
+{
+    struct group_mark m = { .there = mark != NULL };
+
+    if (mark)
+        memcpy(m.bytes, mark, sizeof(m.bytes));
+    return m;
+}
 
 struct group {
     const struct group_ops *ops;
@@ -36,8 +54,8 @@ struct group {
     pthread_mutex_t sums_lock;
     struct comm *sums; /* under sums_lock; or NULL */
     char reason[GROUP_REASON_BYTES];
-    uint8_t mark[GROUP_WORLD_MAX][GROUP_DIGEST_BYTES]; /* of the last barrier that had any */
-    bool marked[GROUP_WORLD_MAX]; /* by a peer; a follower over TCP sees rank 0 alone */
+    /* at the last barrier that this rank has passed; read by whoever waited there */
+    struct group_mark peer_mark[GROUP_WORLD_MAX];
 };
 
 /* group_init - the fields of a group that has no links yet */

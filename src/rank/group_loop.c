@@ -29,6 +29,7 @@ struct group_hub {
     struct body_agree agree[GROUP_WORLD_MAX]; /* borrowed texts, while the members open */
     int waiting;                              /* members in the meeting that runs */
     uint64_t meeting;                         /* meetings that are over */
+    struct group_mark mark[GROUP_WORLD_MAX];  /* of the members in the meeting that runs */
     int differ;                               /* a member found a difference */
     struct link
         *link[GROUP_WORLD_MAX][GROUP_WORLD_MAX][GROUP_CHANNELS]; /* until a member takes them */
@@ -38,6 +39,15 @@ struct group_loop {
     struct group base;
     struct group_hub *hub;
 };
+
+/* All are here, so nobody reads the marks of the meeting before. */
+static void show_marks(struct group_hub *h)
+{
+    for (int m = 0; m < h->world; m++)
+        for (int p = 0; p < h->world; p++)
+            if (p != m)
+                h->member[m]->peer_mark[p] = h->mark[p];
+}
 
 /* Wait until every member is here. Under the lock. */
 static int meet(struct group_hub *h, const struct group *g, int timeout_ms,
@@ -50,6 +60,7 @@ static int meet(struct group_hub *h, const struct group *g, int timeout_ms,
     if (++h->waiting == h->world) {
         h->waiting = 0;
         h->meeting++;
+        show_marks(h);
         pthread_cond_broadcast(&h->turn);
         return 0;
     }
@@ -103,12 +114,7 @@ static int loop_barrier(struct group *g, int timeout_ms, const uint8_t *mark)
     int r;
 
     pthread_mutex_lock(&h->lock);
-    for (int p = 0; mark && p < h->world; p++) {
-        if (p == g->rank || !h->member[p])
-            continue;
-        memcpy(h->member[p]->mark[g->rank], mark, GROUP_DIGEST_BYTES);
-        h->member[p]->marked[g->rank] = true;
-    }
+    h->mark[g->rank] = group_mark_of(mark);
     r = group_failed(g);
     if (r == 0)
         r = meet(h, g, timeout_ms, NULL);

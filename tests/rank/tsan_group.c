@@ -1,4 +1,4 @@
-/* tsan_group - groups of three ranks as threads, for ThreadSanitizer: they meet over TCP and in a hub, compare packs, pass
+/* tsan_group - groups of three ranks as threads, for ThreadSanitizer: they meet over TCP and in a hub, compare packs, vote, pass
  * barriers, work on their links while heartbeats run, are watched, and end as planned or by a fault.
  *
  * A plain program: a test runner that forks would hide half of the threads. */
@@ -18,7 +18,7 @@
 #include "src/rank/watch.h"
 #include "src/transport/comm.h"
 
-enum { RANKS = 3, ORDERS = 40 };
+enum { RANKS = 3, ORDERS = 40, VOTES = 40 };
 
 static struct progress progress[RANKS];
 static const uint8_t digest[GROUP_DIGEST_BYTES] = { 1, 2, 3 };
@@ -80,6 +80,13 @@ static void orders(struct town *t, int rank, struct comm *c, struct plan_box *b)
     expect(sum == ORDERS * (ORDERS - 1) / 2, "records");
 }
 
+/* One right behind the other: whoever is through with one is at the next while others still count. */
+static void votes(struct group *g, int rank)
+{
+    for (int i = 0; i < VOTES; i++)
+        expect(group_vote(g, i % (RANKS + 1) != rank, 5000) == (i % (RANKS + 1) == RANKS), "vote");
+}
+
 static void life(int rank, void *arg)
 {
     struct town *t = arg;
@@ -106,6 +113,7 @@ static void life(int rank, void *arg)
                    meeting_wait(meeting, &asked, &t->group[rank]) == 0,
                "meeting");
     expect(group_compare(t->group[rank], parts, digest, 5000) == 0, "packs");
+    votes(t->group[rank], rank);
     for (int p = 0; p < RANKS; p++) {
         if (p == rank)
             continue;
