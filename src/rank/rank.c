@@ -46,9 +46,10 @@ static void on_fail(void *arg, const char *why)
 static void on_expired(void *arg, const char *what)
 {
     struct rank *k = (struct rank *)arg;
+    struct group *g = atomic_load(&k->watched);
 
-    if (k->group)
-        group_fail(k->group, -ETIMEDOUT, "rank %d: %s", k->cfg.rank, what);
+    if (g)
+        group_fail(g, -ETIMEDOUT, "rank %d: %s", k->cfg.rank, what);
     else
         watch_end(k->watch, CODE_GROUP, what);
 }
@@ -57,9 +58,10 @@ static void on_expired(void *arg, const char *what)
 static void on_lost(void *arg, const char *what)
 {
     struct rank *k = (struct rank *)arg;
+    struct group *g = atomic_load(&k->watched);
 
-    if (k->group) {
-        group_fail(k->group, -EIO, "rank %d: %s", k->cfg.rank, what);
+    if (g) {
+        group_fail(g, -EIO, "rank %d: %s", k->cfg.rank, what);
         return;
     }
     fail(-EIO, "%s", what);
@@ -642,6 +644,7 @@ int rank_join(struct rank *k)
         atomic_store(&k->drain->stage, DRAIN_MEETING);
         r = open_group(k);
         atomic_store(&k->drain->stage, DRAIN_LOADING);
+        atomic_store(&k->watched, k->group);
         if (r == -ECANCELED && k->hub && k->cfg.rank == 0 &&
             atomic_load(&k->drain->asked) == DRAIN_SIGNAL)
             log_info("interrupted while waiting for the other ranks");
@@ -745,6 +748,7 @@ void rank_close(struct rank *k)
         k->dev->ops->queue_close(k->q);
     if (k->dev && !keep)
         k->dev->ops->close(k->dev);
+    watch_quiet(k->watch);
     group_close(k->group);
     placing_leave();
     meeting_close(k->meeting);

@@ -78,8 +78,9 @@ struct rank {
     struct memory_plan memory; /* scratch is known at the end of join */
 
     /* join */
-    bool joined;
+    atomic_bool joined;
     struct group *group; /* NULL for one rank or one alone, and so is box */
+    struct group *_Atomic watched; /* the same for the watch's thread, which reads these two and the settings */
     struct comm *comm;
     struct plan_box *box;
     struct clocks clocks;

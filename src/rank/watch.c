@@ -1,4 +1,5 @@
-/* watch.c owns the last thread of a rank. */
+/* watch.c owns the last thread of a rank, and SIGALRM: the end of a process whose last thread is
+ * stuck too, in an answer that nobody reads or in a library's abort. */
 #include "src/rank/watch.h"
 
 #include "src/base/clock.h"
@@ -8,12 +9,16 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/time.h>
 #include <unistd.h>
 
-enum { LOOK_MS = 100, WHY_BYTES = 256 };
+enum { LOOK_MS = 100, WHY_BYTES = 256, ANSWER_MS = 1000 };
+
+static atomic_int last_code;
 
 struct watch {
     struct watch_settings s;
@@ -21,7 +26,7 @@ struct watch {
     pthread_mutex_t lock;
     pthread_cond_t turn;
     /* under lock */
-    bool leave;
+    bool leave, quiet, calling;
     int64_t end_ns; /* 0: nobody has asked to end */
     int code;
     char why[WHY_BYTES];
@@ -54,12 +59,47 @@ static bool too_long(const struct watch *w, char *what, size_t cap)
     return true;
 }
 
+static void leave_now(int signal)
+{
+    _exit(atomic_load(&last_code));
+}
+
+/* The kernel ends the process if nobody else has. */
+static void set_alarm(int code, int ms)
+{
+    struct itimerval t = { .it_value = { ms / 1000, ms % 1000 * 1000L } };
+
+    atomic_store(&last_code, code);
+    setitimer(ITIMER_REAL, &t, NULL);
+}
+
 /* The grace time is over. Under the lock, which nobody gets any more. */
 static void end_process(struct watch *w)
 {
     if (w->answer)
         w->answer(w->answer_arg, w->why);
     _exit(w->code);
+}
+
+/* Under the lock, which is free meanwhile. */
+static void call(struct watch *w, void (*fn)(void *arg, const char *what), void *arg,
+                 const char *what)
+{
+    w->calling = true;
+    pthread_mutex_unlock(&w->lock);
+    fn(arg, what);
+    pthread_mutex_lock(&w->lock);
+    w->calling = false;
+    pthread_cond_broadcast(&w->turn);
+}
+
+static void expired(void *arg, const char *what)
+{
+    struct watch *w = (struct watch *)arg;
+
+    log_line(LOG_ERR, "watch: %s", what);
+    stacks_print();
+    w->s.expired(w->s.arg, what);
 }
 
 static void *watch_thread(void *arg)
@@ -77,19 +117,13 @@ static void *watch_thread(void *arg)
 
         if (w->end_ns != 0 && now >= w->end_ns)
             end_process(w);
-        if (mapping_lost(what, sizeof(what))) {
-            pthread_mutex_unlock(&w->lock);
-            w->s.lost(w->s.arg, what);
-            pthread_mutex_lock(&w->lock);
+        if (!w->quiet && mapping_lost(what, sizeof(what))) {
+            call(w, w->s.lost, w->s.arg, what);
             continue;
         }
-        if (!said && too_long(w, what, sizeof(what))) {
+        if (!w->quiet && !said && too_long(w, what, sizeof(what))) {
             said = true;
-            pthread_mutex_unlock(&w->lock);
-            log_line(LOG_ERR, "watch: %s", what);
-            stacks_print();
-            w->s.expired(w->s.arg, what);
-            pthread_mutex_lock(&w->lock);
+            call(w, expired, w, what);
             continue;
         }
         rest(w, w->end_ns != 0 && w->end_ns < next ? w->end_ns : next);
@@ -108,6 +142,7 @@ int watch_open(const struct watch_settings *s, struct watch **out)
         return fail(-ENOMEM, "watch: out of memory");
     w->s = *s;
     stacks_open();
+    sigaction(SIGALRM, &(struct sigaction){ .sa_handler = leave_now }, NULL);
     pthread_mutex_init(&w->lock, NULL);
     pthread_condattr_init(&attr);
     pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
@@ -115,6 +150,8 @@ int watch_open(const struct watch_settings *s, struct watch **out)
     pthread_condattr_destroy(&attr);
     r = pthread_create(&w->thread, NULL, watch_thread, w);
     if (r != 0) {
+        pthread_cond_destroy(&w->turn);
+        pthread_mutex_destroy(&w->lock);
         free(w);
         return fail(-r, "watch: thread: %s", strerror(r));
     }
@@ -138,8 +175,20 @@ void watch_end(struct watch *w, int code, const char *why)
         w->end_ns = clock_ns() + w->s.grace_ms * NS_PER_MS;
         w->code = code;
         snprintf(w->why, sizeof(w->why), "%s", why);
-        pthread_cond_signal(&w->turn);
+        set_alarm(code, w->s.grace_ms + ANSWER_MS);
+        pthread_cond_broadcast(&w->turn);
     }
+    pthread_mutex_unlock(&w->lock);
+}
+
+void watch_quiet(struct watch *w)
+{
+    if (!w)
+        return;
+    pthread_mutex_lock(&w->lock);
+    w->quiet = true;
+    while (w->calling)
+        pthread_cond_wait(&w->turn, &w->lock);
     pthread_mutex_unlock(&w->lock);
 }
 
@@ -149,10 +198,11 @@ void watch_close(struct watch *w)
 
     if (!w)
         return;
+    watch_quiet(w);
     pthread_mutex_lock(&w->lock);
     ends = w->end_ns != 0;
     w->leave = !ends;
-    pthread_cond_signal(&w->turn);
+    pthread_cond_broadcast(&w->turn);
     pthread_mutex_unlock(&w->lock);
     if (ends) {
         pthread_detach(w->thread);

@@ -5,7 +5,7 @@
  *   a page of a mapped file is missing    lost() makes it the group's failure (mapping.h)
  *   watch_end                             the process leaves with the code after grace_ms, whatever
  *                                         the other threads do; requests that nobody has answered by
- *                                         then are answered first
+ *                                         then are answered first, for a second at most
  *
  * It is started before anything can fail: ending takes no memory and no new thread.
  */
@@ -36,7 +36,11 @@ void watch_answers(struct watch *w, void (*fn)(void *arg, const char *why), void
 /* watch_end - leave with code after the grace time; the first call counts. Any thread. */
 void watch_end(struct watch *w, int code, const char *why);
 
-/* watch_close - after watch_end the thread stays until the process has left. NULL is fine. */
+/* watch_quiet - neither expired nor lost runs any more when this has returned: what they use may be
+ * closed. Not from them. What watch_end has begun goes on. NULL is fine. */
+void watch_quiet(struct watch *w);
+
+/* watch_close - quiet first; after watch_end the thread stays until the process has left. NULL is fine. */
 void watch_close(struct watch *w);
 
 #endif
