@@ -38,6 +38,16 @@ static int speed_of(hwloc_topology_t t, hwloc_obj_t pu)
     return speed;
 }
 
+/* A NIC is found without the libraries of GPUs, displays and accelerators, which a plugin may start,
+ * and which may change the environment that other threads read. */
+static void leave_out(hwloc_topology_t t)
+{
+    static const char *const name[] = { "cuda", "nvml", "rsmi", "opencl", "levelzero", "gl" };
+
+    for (size_t i = 0; i < sizeof(name) / sizeof(name[0]); i++)
+        hwloc_topology_set_components(t, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, name[i]);
+}
+
 void cores_look(const char *device, struct core *c, int n)
 {
     hwloc_topology_t t;
@@ -45,6 +55,7 @@ void cores_look(const char *device, struct core *c, int n)
 
     if (hwloc_topology_init(&t) < 0)
         return;
+    leave_out(t);
     if (device[0])
         hwloc_topology_set_io_types_filter(t, HWLOC_TYPE_FILTER_KEEP_IMPORTANT);
     if (hwloc_topology_load(t) == 0) {

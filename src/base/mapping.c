@@ -127,10 +127,11 @@ int mapping_open(int fd, size_t bytes, const char *name, const void **out)
 
 void mapping_close(const void *at, size_t bytes)
 {
-    munmap((void *)at, bytes);
+    /* while the pages are still ours: another thread's next mapping may get the same address */
     for (int i = 0; i < MAPPINGS_MAX; i++)
         if (atomic_load(&mappings[i].at) == (uintptr_t)at)
             atomic_store(&mappings[i].at, 0);
+    munmap((void *)at, bytes);
 }
 
 void mapping_scattered(const void *at, size_t bytes)

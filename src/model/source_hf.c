@@ -235,6 +235,7 @@ static void hf_close(struct source *s)
     free(h->entry);
     for (int i = 0; i < STAGINGS; i++)
         free(h->staging[i]);
+    pthread_mutex_destroy(&h->lock);
     free(h);
 }
 

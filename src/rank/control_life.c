@@ -370,7 +370,7 @@ void control_free(struct control *c)
         pthread_join(c->thread, NULL);
         linger(c);
     }
-    group_links_close(&c->base);
+    group_fini(&c->base);
     for (int p = 0; p < c->base.world; p++)
         wire_close(c->peer[p].wire);
     if (c->wake >= 0) {

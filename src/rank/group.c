@@ -253,7 +253,7 @@ int group_beat_age_max(struct group *g)
     return g->ops->beat_age_max(g);
 }
 
-void group_links_close(struct group *g)
+void group_fini(struct group *g)
 {
     for (int p = 0; p < g->world; p++) {
         for (int c = 0; c < GROUP_CHANNELS; c++) {
@@ -262,6 +262,7 @@ void group_links_close(struct group *g)
             g->link[p][c] = NULL;
         }
     }
+    pthread_mutex_destroy(&g->sums_lock);
 }
 
 void group_close(struct group *g)

@@ -75,8 +75,8 @@ static inline int group_heard(int r)
     return r == -ENOMEM ? r : -EREMOTEIO;
 }
 
-/* group_links_close - close what links there are */
-void group_links_close(struct group *g);
+/* group_fini - close what links there are; nothing else uses g any more */
+void group_fini(struct group *g);
 
 /* group_channel_open - whether links are made for a channel: draft passes run in the order of the
  * windows, so GROUP_DRAFT has none; the plan goes between rank 0 and each follower */

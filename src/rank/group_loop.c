@@ -135,7 +135,7 @@ static void loop_close(struct group *g)
     pthread_mutex_lock(&h->lock);
     h->member[g->rank] = NULL;
     pthread_mutex_unlock(&h->lock);
-    group_links_close(g);
+    group_fini(g);
     free(g);
 }
 
@@ -204,6 +204,7 @@ int group_loop_open(const struct group_settings *s, struct group **out)
 
 unlock:
     pthread_mutex_unlock(&h->lock);
+    group_fini(&g->base);
     free(g);
     return r;
 }
