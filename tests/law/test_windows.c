@@ -169,7 +169,8 @@ static void sections(struct rig *g, void *arg)
     serial(g, ids, &want);
     g->x.side = true;
     g->x.op = late_open(op, &l);
-    for (int rows = 1; rows <= ROWS; rows *= 4) {
+    for (int rows = 1, split = 0; rows <= ROWS; rows *= 2, split++) {
+        late_first(l, split);
         slot = fresh_slot(g, ids, START);
         for (int at = 0; at < ROWS; at += rows) {
             rig_forward(g, slot, ids + START + at, rows, true);

@@ -1,6 +1,7 @@
 /* late.c owns the ops of sections between their call and the place where they are met. */
 #include "tests/rig/late.h"
 
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -25,6 +26,7 @@ struct late {
     struct op_table table;
     const struct op_table *real;
     int lane; /* of the open section, -1 if none */
+    int first, begun; /* of its ops that run where they are called: how many, and how many have */
     int n, ran;
     struct kept kept[KEPT_MAX];
 };
@@ -62,10 +64,12 @@ static void keep(struct queue *q, enum kind kind, const void *args, size_t bytes
     static void late_##name(struct queue *q, const struct name##_args *a)                          \
     {                                                                                              \
         _Static_assert(sizeof(*a) <= ARGS_WORDS * sizeof(uint64_t), #name);                        \
-        if (now->lane < 0)                                                                         \
+        if (now->lane < 0 || now->begun < now->first) {                                            \
+            now->begun++;                                                                          \
             now->real->name(q, a);                                                                 \
-        else                                                                                       \
+        } else {                                                                                   \
             keep(q, KIND_##name, a, sizeof(*a));                                                   \
+        }                                                                                          \
     }
 OP_LIST(WRAP)
 #undef WRAP
@@ -77,15 +81,26 @@ static void meet(int lane)
             run(&now->kept[i]);
 }
 
+/* Sections of a lane run one after the other. */
+static bool queued(int lane)
+{
+    for (int i = 0; i < now->n; i++)
+        if (now->kept[i].lane == lane)
+            return true;
+    return false;
+}
+
 static void section(struct queue *q, const struct side_args *a)
 {
     now->real->side(q, a);
-    if (a->at == SIDE_BEGIN)
+    if (a->at == SIDE_BEGIN) {
         now->lane = a->lane;
-    else if (a->at == SIDE_END)
+        now->begun = queued(a->lane) ? now->first : 0;
+    } else if (a->at == SIDE_END) {
         now->lane = -1;
-    else
+    } else {
         meet(a->lane);
+    }
 }
 
 const struct op_table *late_open(const struct op_table *real, struct late **out)
@@ -102,6 +117,11 @@ const struct op_table *late_open(const struct op_table *real, struct late **out)
     l->lane = -1;
     *out = now = l;
     return &l->table;
+}
+
+void late_first(struct late *l, int ops)
+{
+    l->first = ops;
 }
 
 int late_end(struct late *l)
