@@ -50,7 +50,7 @@ struct config {
     int threads; /* 0: see config_threads */
     char *pin;   /* "auto", "off" or "round,proxy" cores */
     int graphs;  /* enum graphs */
-    bool overlap, side;
+    bool overlap, side, early_ingest;
     int graph_max;
     size_t engram_cache;
     const char *engram_io; /* auto, uring, pread */

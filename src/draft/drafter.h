@@ -56,7 +56,8 @@ struct drafter_ops {
     /* reset - a new request in the slot whose first observed position will be `first` */
     void (*reset)(struct drafter *d, struct exec *x, struct slot_pool *p, int slot, int first);
     /* observe - queue what the window's committed rows teach; rows behind n_ok are rewritten
-     * later */
+     * later.
+     * order    behind the window's taps; choices and what is committed may come before it or behind it */
     void (*observe)(struct drafter *d, struct exec *x, const struct slot_pool *p, struct window *w);
     /* stage - what the host does for a pass, and all of it when a captured one runs again: for which slots
      * and with which samplers. propose does it too. */

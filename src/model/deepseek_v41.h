@@ -144,8 +144,8 @@ void v41_window_rows(const struct v41_arch *a, const struct v41_layer *l, struct
  * note     a drafter's stages have no sources: sel and cand stay NULL with sources false */
 void v41_pass_init(struct v41_pass *s, const struct v41_arch *a, struct exec *x, int rows, bool sources);
 
-/* v41_side - a step of op `side`, where the pass has sections. */
-enum v41_lane { V41_LANE_LAYER, V41_LANE_NGRAM };
+/* v41_side - a step of op `side`, where the pass has sections: those of a layer, and those that outlast it. */
+enum v41_lane { V41_LANE_LAYER, V41_LANE_LONG };
 void v41_side(struct exec *x, const struct v41_pass *s, enum side_at at, enum v41_lane lane);
 
 /* v41_settle - bring into the streams what the newest sublayer gave. */

@@ -55,7 +55,8 @@ struct family_ops {
     int (*warm)(struct model *m, const struct slot_pool *p, struct row_store *s, int slot,
                 const int32_t *tok, int from, int n);
 
-    /* forward - logits (if w->head) and taps of the window's rows; states of the rows are written.
+    /* forward - logits (if w->head) and taps of the window's rows; states of the rows are written. What w->tapped
+     * queues has run, or stands in queue order, when the pass has been queued.
      * rows     a row's result depends on its slot's rows up to itself alone, bit for bit
      * ranks    every rank computes the same streams; logits are this rank's share of the vocabulary
      * order    queue order; may be captured; no checks inside */

@@ -458,14 +458,14 @@ static void engram_begin(struct v41_model *m, struct exec *x, struct window *w, 
     window_bring(x, w, t);
     rows = gather_rows(m, x, engram_site(a, t), w->engram[t], w->rows, w->engram_ld[t], width);
     g->own = arena_f32(x->tmp, (size_t)w->rows * (size_t)wkv->rows);
-    v41_side(x, s, SIDE_BEGIN, V41_LANE_NGRAM);
+    v41_side(x, s, SIDE_BEGIN, V41_LANE_LONG);
     x->op->matmul(x->q, &(struct matmul_args){ .w = wkv,
                                                .x = rows,
                                                .y = g->own,
                                                .rows = w->rows,
                                                .in = x->in,
                                                .round = x->round });
-    v41_side(x, s, SIDE_END, V41_LANE_NGRAM);
+    v41_side(x, s, SIDE_END, V41_LANE_LONG);
     g->begun++;
 }
 
@@ -481,7 +481,7 @@ static void engram_end(struct v41_model *m, struct exec *x, struct window *w, st
     v41_settle(a, x, w->rows, s, X);
     for (int i = 0; i < m->base.ranks; i++)
         width[i] = e->wkv.rows;
-    v41_side(x, s, SIDE_JOIN, V41_LANE_NGRAM);
+    v41_side(x, s, SIDE_JOIN, V41_LANE_LONG);
     kv = gather_rows(m, x, engram_site(a, t) + 1, g->own, w->rows, e->wkv.rows, width);
     x->op->engram_gate(x->q, &(struct engram_gate_args){ .kv = kv,
                                                          .qw = e->qw,
@@ -539,6 +539,11 @@ static void v41_forward(struct model *base, struct exec *x, const struct slot_po
                                                              .ldy = base->tap_cols,
                                                              .round = x->round });
             }
+        if (w->tapped && a->taps && a->tap_layer[a->taps - 1] == i) {
+            v41_side(x, &pass, SIDE_BEGIN, V41_LANE_LONG);
+            window_tapped(x, w);
+            v41_side(x, &pass, SIDE_END, V41_LANE_LONG);
+        }
         v41_attention(a, l, l->ratio ? &m->layer[a->kv_source[i]] : NULL, x, p, &rows, &pass, X);
         engram_begin(m, x, w, i + 1, &pass, &ngrams);
         v41_experts(a, l, x, w->rows, &pass, X);
@@ -549,6 +554,7 @@ static void v41_forward(struct model *base, struct exec *x, const struct slot_po
     v41_side(x, &pass, SIDE_JOIN, V41_LANE_LAYER);
     if (w->head)
         head(m, x, w, &pass, X);
+    v41_side(x, &pass, SIDE_JOIN, V41_LANE_LONG);
     arena_reset(x->tmp, mark);
 }
 

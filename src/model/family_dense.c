@@ -461,6 +461,7 @@ static void dense_forward(struct model *base, struct exec *x, const struct slot_
                                                      .dim = base->dim,
                                                      .ldy = base->dim,
                                                      .round = ROUND_NONE });
+    window_tapped(x, w);
     if (w->head) {
         norm(m, x, h, m->norm, h, w->rows, base->dim);
         x->op->matmul(

@@ -147,6 +147,7 @@ void window_clear(struct window *w)
     w->rows = 0;
     w->pad = 0;
     w->head = false;
+    w->tapped = NULL;
 }
 
 int window_add(struct window *w, int slot, const int32_t *tok, int len, int flags)
@@ -313,6 +314,20 @@ void window_fetch(struct exec *x, struct window *w)
     q->ops->get(q, w->n_ok, w->d_n_ok, sizeof(int32_t) * (size_t)w->segs);
     q->ops->get(q, w->next, w->d_next, sizeof(int32_t) * (size_t)w->segs);
     window_fetch_stamps(x, w);
+}
+
+void window_tapped(struct exec *x, struct window *w)
+{
+    struct arena *a = x->tmp;
+    size_t peak = a->peak;
+
+    if (!w->tapped)
+        return;
+    a->peak = a->used;
+    w->tapped(w->tapped_arg, x);
+    a->used = a->peak;
+    if (a->peak < peak)
+        a->peak = peak;
 }
 
 void window_stamp(struct exec *x, struct window *w, enum window_stamp s)

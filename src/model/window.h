@@ -6,7 +6,7 @@
  *   stage    owed; who fetches what is owed: h_engram, brought_ns
  *   forward  logits, taps
  *   accept   choice, n_ok, next
- *   round    stamp
+ *   round    stamp, tapped
  * Host arrays are written before window_upload and read after the round's wait; d_ arrays are the device's.
  *
  * N-gram rows come late. Before the window runs it is only noted which; they are asked for and taken from their store
@@ -90,6 +90,10 @@ struct window {
     /* the device's clock where a part of the round ends; the host's copy is valid after the wait */
     int64_t *d_stamp, stamp[WINDOW_STAMPS];
 
+    /* what forward queues as soon as the taps are there, see window_tapped; NULL: nothing */
+    void (*tapped)(void *arg, struct exec *x);
+    void *tapped_arg;
+
     int rows_max;
     struct device *dev;
 };
@@ -146,6 +150,11 @@ void window_send(struct exec *x, const struct slot_pool *p, struct window *w);
 
 /* window_fetch - queue the copy of choices, n_ok, next and stamps to the host; may be captured. */
 void window_fetch(struct exec *x, struct window *w);
+
+/* window_tapped - by forward, where the taps have been queued: queue what waits for them.
+ * note     may be a section of op `side`: what it takes of x->tmp stays taken until the caller gives it back, which is
+ *          behind the place where the section is met */
+void window_tapped(struct exec *x, struct window *w);
 
 /* window_stamp, window_fetch_stamps - queue a look at the device's clock, and the copy of all of them; may be
  * captured. */

@@ -60,6 +60,7 @@ static const struct gate_job jobs[] = {
     { "reference ops", { "draft=auto", DEPTH, "backend=ref" }, IN(G9), 0x1, .host = true },
     { "rows by pread", { "draft=auto", DEPTH, "engram_io=pread" }, IN(G9), 0x2 },
     { "few rows kept", { "draft=auto", DEPTH, "engram_cache=1MiB" }, IN(G9), 0x4 },
+    { "early ingest", { "draft=auto", DEPTH, "early_ingest=on" }, IN(G6) | IN(G9), 0x6 },
     { "no graphs", { "draft=auto", DEPTH, "graphs=off" }, IN(G6), ALL_WORLDS, .graphs = true },
     { "soak", { "draft=auto", "depth=auto" }, IN(SOAK), ALL_WORLDS },
 };

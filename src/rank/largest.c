@@ -8,6 +8,7 @@
 #include "src/draft/drafter.h"
 #include "src/model/family.h"
 #include "src/rank/captures.h"
+#include "src/rank/parts.h"
 #include "src/rank/rank.h"
 #include "src/transport/comm.h"
 
@@ -29,6 +30,10 @@ static void dry_window(struct rank *k, struct exec *x, int slots, int rows_each,
     }
     w->segs = slots;
     w->head = head;
+    if (k->cfg.early_ingest && !(flags & SEG_KNOWN)) {
+        w->tapped = parts_ingest;
+        w->tapped_arg = k;
+    }
     x->tmp->used = 0;
     k->model->ops->forward(k->model, x, k->pool, w);
     k->drafter->ops->observe(k->drafter, x, k->pool, w);

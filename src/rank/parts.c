@@ -14,7 +14,9 @@
 
 enum part { PART_WINDOW, PART_DRAFT, PARTS };
 
-#define CLASS_DROPPED (1u << 30) /* beside those of accept_class */
+/* Beside those of accept_class. */
+#define CLASS_DROPPED (1u << 30)
+#define CLASS_INGEST (1u << 29)
 
 struct parts {
     struct rank *k;
@@ -81,6 +83,13 @@ int parts_bucket(const struct parts *p, int rows, int last_len)
 
 /* ---- the parts ------------------------------------------------------------------------------- */
 
+void parts_ingest(void *rank, struct exec *x)
+{
+    struct rank *k = (struct rank *)rank;
+
+    k->drafter->ops->observe(k->drafter, x, k->pool, k->win);
+}
+
 static void queue_window(void *arg)
 {
     struct parts *p = (struct parts *)arg;
@@ -91,6 +100,8 @@ static void queue_window(void *arg)
     k->arena.used = 0;
     window_stamp(&k->x, k->win, STAMP_BEGIN);
     window_send(&k->x, k->pool, k->win);
+    k->win->tapped = p->order.ingest ? parts_ingest : NULL;
+    k->win->tapped_arg = k;
     k->model->ops->forward(k->model, &k->x, k->pool, k->win);
     window_stamp(&k->x, k->win, STAMP_FORWARD);
     forward = k->comm->stats.wait_ns;
@@ -139,7 +150,8 @@ static struct capture_key key_of(const struct parts *p, enum part part)
     struct capture_key key = { .part = part, .rows = w->rows, .segs = w->segs };
 
     if (part == PART_WINDOW)
-        key.class = accept_class(p->k->acc) | (p->order.dropped ? CLASS_DROPPED : 0);
+        key.class = accept_class(p->k->acc) | (p->order.dropped ? CLASS_DROPPED : 0) |
+                    (p->order.ingest ? CLASS_INGEST : 0);
     else if (!p->order.observe)
         key.rows = key.segs = 0;
     if (part == PART_DRAFT && p->order.pass)
@@ -236,7 +248,8 @@ int parts_warm(struct parts *p)
         window_pad(k->win, parts_bucket(p, rows, rows));
         accept_stage(k->acc, &k->x, k->pool, k->win, greedy);
         p->order = (struct parts_order){ .window = true,
-                                         .observe = drafts,
+                                         .observe = drafts && !k->cfg.early_ingest,
+                                         .ingest = drafts && k->cfg.early_ingest,
                                          .pass = drafts ? &pass : NULL };
         r = take_graphs(p, graph, &mode);
     }

@@ -1,7 +1,7 @@
 /* parts - what a round queues on the device, part by part, eagerly or as graphs.
  *
  *   WINDOW  upload, forward pass, choices, accept counts, commit, copy to the host
- *                                                      by (rows, segments, class of choices)
+ *                                                      by (rows, segments, class of choices, ingest)
  *   DRAFT   the drafter's context rows, and a pass from what WINDOW has committed
  *                                                      by (rows, segments, slots and length of the pass)
  *
@@ -26,7 +26,8 @@ struct proposal;
 struct parts_order {
     bool window;           /* the window of k->win */
     bool dropped;          /* its outcome is not committed: it was run to measure */
-    bool observe;          /* its rows are worth observing */
+    bool observe;          /* its rows are worth observing, behind it */
+    bool ingest; /* the same inside it, as soon as its taps are there (setting early_ingest) */
     struct proposal *pass; /* NULL: no draft pass */
 };
 
@@ -54,6 +55,9 @@ int parts_bucket(const struct parts *p, int rows, int last_len);
  * order    every rank, the same
  * errors   of the comm's barrier and of what is captured; others come with the queue's wait */
 int parts_run(struct parts *p, const struct parts_order *o, struct parts_ran *ran);
+
+/* parts_ingest - a window's `tapped`: the drafter of a rank learns from its window. */
+void parts_ingest(void *rank, struct exec *x);
 
 struct capture_counts parts_counts(const struct parts *p);
 

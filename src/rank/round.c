@@ -642,7 +642,10 @@ static int run_window(struct rounds *r, const struct plan_round *p)
     struct rank *k = r->k;
     struct round_record *rec = &r->rec;
     const int64_t *at = k->win->stamp;
-    struct parts_order o = { .window = true, .observe = any_drafts(r) };
+    bool drafts = any_drafts(r), early = k->cfg.early_ingest;
+    struct parts_order o = { .window = true,
+                             .observe = drafts && !early,
+                             .ingest = drafts && early };
     struct parts_ran ran;
     int64_t begin = clock_ns(), passed = rec->draft_ns, launched, end;
     int err;

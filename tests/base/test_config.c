@@ -67,6 +67,7 @@ static const struct {
     { "graphs", "auto" },
     { "overlap", "on" },
     { "side", "on" },
+    { "early_ingest", "off" },
     { "graph_max", "48" },
     { "engram_cache", "256MiB" },
     { "engram_io", "auto" },
@@ -393,11 +394,11 @@ static const char *const local_keys[] = {
 };
 
 static const char *const agreed_keys[] = {
-    "ranks=2",         "link=tcp",      "comm=link",     "backend=ref",  "numerics=fp32",
-    "cache_quant=off", "partials=fp32", "experts=whole", "draft=none",   "depth=3",
-    "spec_draft=off",  "slots=1",       "context=99",    "window_max=4", "prefill_chunk=64",
-    "ignore_eos=on",   "graphs=off",    "graph_max=1",   "rails=1",      "stripe_min=1",
-    "plan_form=imm",
+    "ranks=2",         "link=tcp",        "comm=link",     "backend=ref",  "numerics=fp32",
+    "cache_quant=off", "partials=fp32",   "experts=whole", "draft=none",   "depth=3",
+    "spec_draft=off",  "slots=1",         "context=99",    "window_max=4", "prefill_chunk=64",
+    "ignore_eos=on",   "graphs=off",      "graph_max=1",   "rails=1",      "stripe_min=1",
+    "plan_form=imm",   "early_ingest=on",
 };
 
 Test(config, the_agreed_text_holds_what_ranks_must_share)

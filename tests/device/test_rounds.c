@@ -470,17 +470,38 @@ static void fresh(void)
     }
 }
 
+/* What is off unless it is asked for. */
+static const char *const levers_on[] = { "early_ingest=on" };
+
+#define LEVERS (sizeof(levers_on) / sizeof(levers_on[0]))
+
 static void two_ranks(void)
 {
-    struct run captured = { .draft = true, .together = 3 },
-               eager = { .draft = true, .together = 3 };
+    struct run eager = { .draft = true, .together = 3 };
 
     CHECK(run(&eager, SET("ranks=2", "device=0", "depth=4", "graphs=off", "partials=fp32")) == 0,
           "two ranks");
-    CHECK(run(&captured, SET("ranks=2", "device=0", "depth=4", "graphs=on", "partials=fp32")) == 0,
-          "two ranks");
-    same(&eager, &captured, "two ranks");
-    print("two ranks on one device", &captured);
+    for (size_t i = 0; i <= LEVERS; i++) {
+        const char *way = i < LEVERS ? levers_on[i] : "graphs=on";
+        struct run got = { .draft = true, .together = 3 };
+
+        CHECK(run(&got, SET("ranks=2", "device=0", "depth=4", "partials=fp32", way)) == 0, "%s",
+              way);
+        same(&eager, &got, way);
+        printf("two ranks on one device, "), print(way, &got);
+    }
+}
+
+static void levers(void)
+{
+    for (size_t i = 0; i < LEVERS; i++) {
+        struct run got = { .draft = true, .together = 3 };
+
+        CHECK(run(&got, SET("depth=4", levers_on[i])) == 0, "%s", levers_on[i]);
+        same(&serial, &got, levers_on[i]);
+        print(levers_on[i], &got);
+        CHECK(got.graphs.replayed > got.graphs.eager, "%s", levers_on[i]);
+    }
 }
 
 /* F-18: the bound is global and graphs that go are made again with the same bits. */
@@ -751,6 +772,7 @@ int rounds_main(int argc, char **argv)
     } cases[] = { { "one_rank", one_rank },
                   { "fresh", fresh },
                   { "two_ranks", two_ranks },
+                  { "levers", levers },
                   { "bound", bound },
                   { "late_rows", late_rows },
                   { "no_allocation", no_allocation },

@@ -267,6 +267,8 @@ void rig_forward(struct rig *g, int slot, const int32_t *tok, int n, bool head)
     window_clear(g->w);
     MUST(window_add(g->w, slot, tok, n, 0));
     g->w->head = head;
+    g->w->tapped = g->tapped;
+    g->w->tapped_arg = g->tapped_arg;
     MUST(g->m->ops->stage(g->m, g->pool, g->rows, g->w));
     MUST(window_upload(&g->x, g->pool, g->w));
     g->m->ops->forward(g->m, &g->x, g->pool, g->w);

@@ -48,6 +48,9 @@ struct rig {
     struct arena arena;
     struct exec x;
     int rank;
+    void (*tapped)(void *arg,
+                   struct exec *x); /* of rig_forward's windows; NULL unless a test sets it */
+    void *tapped_arg;
 };
 
 /* rig_backend - what settings that name no backend mean from now on, so that a test made for one runs
