@@ -560,14 +560,13 @@ Test(control, settings_and_secrets_are_checked)
 
 Test(control, a_port_in_use_and_a_leader_that_never_comes)
 {
-    struct sockaddr_in a = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
-    int fd = socket(AF_INET, SOCK_STREAM, 0);
     struct group *g;
     struct town t;
+    int fd;
 
     town_open(&t, "tcp", 2);
-    a.sin_port = htons((uint16_t)t.set[0].port);
-    cr_assert(bind(fd, (struct sockaddr *)&a, sizeof(a)) == 0 && listen(fd, 1) == 0);
+    fd = bound(t.set[0].port);
+    cr_assert(listen(fd, 1) == 0);
     cr_expect(eq(int, group_open(&t.set[0], &g), -EADDRINUSE));
     cr_expect(eq(int, group_exit_code(-EADDRINUSE), 69));
     close(fd);

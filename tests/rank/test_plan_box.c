@@ -25,7 +25,7 @@ struct box_world {
     struct fault_link wrapped;
     int result[WIRES_MAX], got[WIRES_MAX], wrong[WIRES_MAX];
     struct plan_box_stats stats[WIRES_MAX];
-    atomic_int quiet; /* the follower has waited in vain */
+    atomic_int quiet; /* the follower, or the leader, has waited in vain */
 };
 
 static struct plan_box *box_open(struct box_world *t, int rank)
@@ -365,9 +365,10 @@ static void starve(int rank, void *arg)
     if (rank == 0) {
         while ((t->result[0] = plan_box_send(b, 1, 0, 0, &word, 1)) == 0)
             t->got[0]++;
-    } else {
-        clock_sleep(150 * NS_PER_MS);
+        atomic_store(&t->quiet, 1);
     }
+    while (!atomic_load(&t->quiet)) /* a follower that closes would be one that is gone */
+        clock_sleep(NS_PER_MS);
     plan_box_close(b);
 }
 

@@ -162,14 +162,13 @@ Test(strangers, the_time_to_connect_holds_for_whoever_answers)
                   { "HTTP/1.1 400", "is not a tandem rank (first bytes 48545450)" } };
 
     for (size_t i = 0; i < 2; i++) {
-        struct sockaddr_in a = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
-        struct stranger s = { socket(AF_INET, SOCK_STREAM, 0), cases[i].says };
+        struct stranger s = { .says = cases[i].says };
         pthread_t thread;
         struct town t;
 
         town_open(&t, "tcp", 2);
-        a.sin_port = htons((uint16_t)t.set[0].port);
-        cr_assert(bind(s.fd, (struct sockaddr *)&a, sizeof(a)) == 0 && listen(s.fd, 1) == 0);
+        s.fd = bound(t.set[0].port);
+        cr_assert(listen(s.fd, 1) == 0);
         cr_assert(pthread_create(&thread, NULL, answer_all, &s) == 0);
         t.set[1].connect_timeout_ms = 300;
         log_rank(1);

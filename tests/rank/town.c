@@ -31,16 +31,26 @@ static void keep_lines(void *arg, enum log_level level, const char *line)
     pthread_mutex_unlock(&log_lock);
 }
 
-static int free_port(void)
+int bound(int port)
 {
-    struct sockaddr_in a = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
-    socklen_t n = sizeof(a);
-    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    struct sockaddr_in a = { .sin_family = AF_INET,
+                             .sin_addr.s_addr = htonl(INADDR_LOOPBACK),
+                             .sin_port = htons((uint16_t)port) };
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), on = 1;
 
-    if (fd < 0 || bind(fd, (struct sockaddr *)&a, n) < 0 ||
-        getsockname(fd, (struct sockaddr *)&a, &n) < 0)
+    if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) < 0 ||
+        bind(fd, (struct sockaddr *)&a, sizeof(a)) < 0)
         abort();
-    close(fd);
+    return fd;
+}
+
+static int port_of(int fd)
+{
+    struct sockaddr_in a;
+    socklen_t n = sizeof(a);
+
+    if (getsockname(fd, (struct sockaddr *)&a, &n) < 0)
+        abort();
     return ntohs(a.sin_port);
 }
 
@@ -62,9 +72,11 @@ static void note_fail(void *arg, const char *why)
 
 void town_open(struct town *t, const char *link, int world)
 {
-    int port = free_port();
+    int port;
 
     memset(t, 0, sizeof(*t));
+    t->holder = bound(0);
+    port = port_of(t->holder);
     write_secret(t->secret, "0123456789abcdef0123456789abcdef", 0600);
     if (strcmp(link, "loop") == 0 && group_hub_open(world, &t->hub) < 0)
         abort();
@@ -107,6 +119,7 @@ void town_close(struct town *t)
     wires_run(WIRES_MAX, close_rank, t);
     group_hub_close(t->hub);
     log_sink(NULL, NULL);
+    close(t->holder);
     unlink(t->secret);
 }
 

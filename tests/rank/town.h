@@ -17,6 +17,7 @@ struct town {
     struct group_settings set[WIRES_MAX];
     struct group_hub *hub;
     char secret[64];
+    int holder; /* bound to the port and never listening: nobody else gets it meanwhile */
     struct group *group[WIRES_MAX];
     int result[WIRES_MAX];
     int64_t ns[WIRES_MAX];
@@ -37,6 +38,9 @@ void write_secret(char *path, const char *text, mode_t mode);
 
 /* wait_failed - the group's failure, 0 if there is none within ms. */
 int wait_failed(struct group *g, int ms);
+
+/* bound - a socket on a port of the loopback, 0 for any, that may be another one's as long as nobody listens there. */
+int bound(int port);
 
 /* knock - a connection to a port of the loopback as soon as somebody listens there. */
 int knock(int port);

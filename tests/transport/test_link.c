@@ -66,16 +66,22 @@ static uint8_t byte_of(int rank, int op, size_t i)
     return (uint8_t)(rank * 77 + op * 13 + (int)i);
 }
 
+/* On a busy machine every op hands a core over: so many of them, then as many as there is time for. */
+#define OPS_LEAST 500
+#define STREAM_NS (2 * NS_PER_S)
+#define LAST (UINT64_C(1) << 31) /* in rank 0's tag */
+
 /* Both send op k into slot k mod SLOTS and wait for the other's, as an exchange does: so slots may
  * be reused. */
 static void stream(int rank, void *arg)
 {
     struct pair *p = arg;
-    uint64_t dice = (uint64_t)rank + 11, seen[SLOTS] = { 0 };
+    uint64_t dice = (uint64_t)rank + 11, seen[SLOTS] = { 0 }, last = 0;
+    int64_t until = clock_ns() + STREAM_NS;
     struct end e;
 
     p->result[rank] = end_open(&e, p->w.link[rank][!rank], SLOTS, SLOT_BYTES, 10000);
-    for (int k = 1; k <= p->ops && p->result[rank] == 0 && !p->wrong[rank]; k++) {
+    for (int k = 1; !last && p->result[rank] == 0 && !p->wrong[rank]; k++) {
         int slot = k % SLOTS;
         size_t len = (size_t)(k * 31 % SLOT_BYTES), at = (size_t)slot * SLOT_BYTES;
         uint64_t now;
@@ -84,13 +90,17 @@ static void stream(int rank, void *arg)
             e.outbox[at + i] = byte_of(rank, k, i);
         if (wires_random(&dice) % 256 == 0)
             clock_sleep((int64_t)(wires_random(&dice) % 100) * NS_PER_US);
-        p->result[rank] = end_send(&e, at, len, (uint64_t)k << 32 | (uint64_t)len);
+        if (rank == 0 && (k == p->ops || (k >= OPS_LEAST && clock_ns() > until)))
+            last = LAST;
+        p->result[rank] = end_send(&e, at, len, (uint64_t)k << 32 | last | (uint64_t)len);
         if (p->result[rank] == 0)
             p->result[rank] = end_wait(&e, slot, seen[slot], &now);
         if (p->result[rank] < 0)
             break;
         seen[slot] = now;
-        if (now != ((uint64_t)k << 32 | (uint64_t)len))
+        if (rank == 1)
+            last = now & LAST;
+        if (now != ((uint64_t)k << 32 | (rank == 1 ? last : 0) | (uint64_t)len))
             p->wrong[rank] = k;
         for (size_t i = 0; i < len; i++)
             if (e.mem.inbox[at + i] != byte_of(!rank, k, i))
@@ -177,6 +187,8 @@ Test(link, ends_that_differ_are_refused_on_both_sides)
     }
 }
 
+#define PROMPT_NS (25 * NS_PER_MS)
+
 /* Rank 0 waits for what never comes; rank 1 does what the case says. */
 enum ending { END_ABORT_OTHER_THREAD, END_PEER_CLOSES, END_PEER_ABORTS, END_LIMIT, ENDINGS };
 
@@ -239,17 +251,23 @@ Test(link, every_wait_ends_for_a_reason)
 {
     for (int k = 0; wires_kinds[k]; k++) {
         for (int how = 0; how < ENDINGS; how++) {
-            struct ended p = { .how = how };
+            int64_t late = INT64_MAX;
 
-            wires_open(&p.w, wires_kinds[k], 2, 0);
-            wires_run(2, ending, &p);
-            wires_close(&p.w);
-            cr_expect(eq(int, p.result, endings[how].result), "%s, %s", wires_kinds[k],
-                      endings[how].name);
-            cr_expect(p.late_ns < 25 * NS_PER_MS || how == END_LIMIT, "%s, %s: %lld us late",
-                      wires_kinds[k], endings[how].name, (long long)p.late_ns / 1000);
-            cr_expect(eq(int, p.last_result, 0), "%s, %s", wires_kinds[k], endings[how].name);
-            cr_expect(eq(u64, p.last, 8), "%s, %s", wires_kinds[k], endings[how].name);
+            /* who sleeps through it is late every time, a busy machine only now and then */
+            for (int tries = 0; tries < 20 && late >= PROMPT_NS; tries++) {
+                struct ended p = { .how = how };
+
+                wires_open(&p.w, wires_kinds[k], 2, 0);
+                wires_run(2, ending, &p);
+                wires_close(&p.w);
+                cr_expect(eq(int, p.result, endings[how].result), "%s, %s", wires_kinds[k],
+                          endings[how].name);
+                cr_expect(eq(int, p.last_result, 0), "%s, %s", wires_kinds[k], endings[how].name);
+                cr_expect(eq(u64, p.last, 8), "%s, %s", wires_kinds[k], endings[how].name);
+                late = how == END_LIMIT ? 0 : p.late_ns;
+            }
+            cr_expect(late < PROMPT_NS, "%s, %s: %lld us late", wires_kinds[k], endings[how].name,
+                      (long long)late / 1000);
         }
     }
 }
