@@ -118,6 +118,9 @@ static const struct field fields[] = {
       "the drafter's context rows are made inside the window, beside its last layers, not behind "
       "it"),
     F(graph_max, CFG_INT, "48", AGREE, "captured windows kept at once", RANGE(0, 1024)),
+    F(graph_pieces, CFG_INT, "1", LOCAL,
+      "graphs that a captured window is cut into, so that the first runs while others are launched",
+      RANGE(1, GRAPH_PIECES_MAX)),
     F(engram_cache, CFG_BYTES, "256MiB", LOCAL, "bound of the row cache",
       RANGE(0, INT64_C(1) << 40)),
     F(engram_io, CFG_NAME, "auto", LOCAL, "how rows are read from disk",

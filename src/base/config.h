@@ -15,6 +15,7 @@
 #include "src/base/hash.h"
 #include "src/base/limits.h"
 
+#define GRAPH_PIECES_MAX 8
 #define CONFIG_AUTO (-1) /* value of an int setting that says "auto" */
 
 enum numerics { NUMERICS_FP32, NUMERICS_BF16, NUMERICS_RELEASED };
@@ -51,7 +52,7 @@ struct config {
     char *pin;   /* "auto", "off" or "round,proxy" cores */
     int graphs;  /* enum graphs */
     bool overlap, side, early_ingest;
-    int graph_max;
+    int graph_max, graph_pieces;
     size_t engram_cache;
     const char *engram_io; /* auto, uring, pread */
     char *log;

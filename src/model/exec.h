@@ -32,9 +32,11 @@ struct exec {
     enum codec in;    /* of inputs of FP8 and MXFP4 weights: CODEC_QW at released, else CODEC_F32 */
     bool side;        /* ops that do not need each other are queued as sections of op `side` */
     bool trace;       /* setting trace_numerics: look for a NaN or an infinity behind every layer */
+    void (*passed)(void *arg, int layer); /* told when a layer has been queued; NULL: nobody asks */
+    void *passed_arg;
 };
 
-/* exec_layer - the stream x [rows][cols] has passed a layer. */
+/* exec_layer - the stream x [rows][cols] has passed a layer. No section is open; some may not have been met. */
 static inline void exec_layer(struct exec *x, const float *stream, const struct row_info *info,
                               int rows, int cols, int layer)
 {
@@ -44,6 +46,8 @@ static inline void exec_layer(struct exec *x, const float *stream, const struct 
                                                      .rows = rows,
                                                      .cols = cols,
                                                      .layer = layer });
+    if (x->passed)
+        x->passed(x->passed_arg, layer);
 }
 
 /* arena_take - bytes from the arena, aligned to 256. Asserts that they fit: the dry run sized it. */

@@ -10,14 +10,15 @@
 
 struct capture {
     struct capture_key key;
-    struct graph *graph; /* NULL: it could not be made */
-    uint64_t used;       /* round of the last use; 0: free */
+    struct captured graphs; /* none: they could not be made */
+    uint64_t used;          /* round of the last use; 0: free */
 };
 
 struct captures {
     struct queue *q;
     int max;
     bool full; /* the device has no memory for another */
+    struct captured *making;
     uint64_t round;
     struct capture_counts counts;
     struct capture kept[];
@@ -40,7 +41,7 @@ void captures_close(struct captures *c)
     if (!c)
         return;
     for (int i = 0; i < c->max; i++)
-        c->q->ops->graph_close(c->kept[i].graph);
+        captured_close(c->q, &c->kept[i].graphs);
     free(c);
 }
 
@@ -86,8 +87,8 @@ static struct capture *place(struct captures *c)
     }
     if (!oldest)
         return NULL;
-    if (oldest->graph) {
-        c->q->ops->graph_close(oldest->graph);
+    if (oldest->graphs.n > 0) {
+        captured_close(c->q, &oldest->graphs);
         c->counts.dropped++;
         c->counts.held--;
     }
@@ -95,26 +96,79 @@ static struct capture *place(struct captures *c)
     return oldest;
 }
 
-int capture(struct queue *q, void (*fn)(void *arg), void *arg, struct graph **out)
+static int piece_end(struct queue *q, struct captured *c)
+{
+    int r = q->ops->graph_end(q, &c->piece[c->n]);
+
+    if (r == 0)
+        c->n++;
+    return r;
+}
+
+void capture_cut(struct queue *q, struct captured *c)
+{
+    if (q->err || c->n == GRAPH_PIECES_MAX - 1)
+        return;
+    c->err = piece_end(q, c);
+    if (c->err == 0)
+        c->err = q->ops->graph_begin(q);
+    q->err = c->err; /* nothing is captured then, and nothing that follows may run */
+}
+
+int capture(struct queue *q, void (*fn)(void *arg), void *arg, struct captured *out)
 {
     int r;
 
+    *out = (struct captured){ .n = 0 };
     fail_hold(true);
     r = q->ops->graph_begin(q);
     if (r == 0) {
         fn(arg);
-        r = q->ops->graph_end(q, out);
+        r = out->err;
+        if (r < 0)
+            q->err = 0;
+        else
+            r = piece_end(q, out);
     }
     fail_hold(false);
+    if (r < 0)
+        captured_close(q, out);
     if (r < 0 && r != -ENOMEM)
         log_line(LOG_ERR, "%s", fail_text());
     return r;
 }
 
-static int make(struct captures *c, void (*fn)(void *arg), void *arg, struct graph **out)
+bool capture_piece_ends(int layer, int layers, int pieces)
 {
-    int r = capture(c->q, fn, arg, out);
+    return layer + 1 < layers && (layer + 1) * pieces / layers != layer * pieces / layers;
+}
 
+void captured_launch(struct queue *q, const struct captured *c)
+{
+    for (int i = 0; i < c->n; i++)
+        q->ops->graph_launch(q, c->piece[i]);
+}
+
+void captured_close(struct queue *q, struct captured *c)
+{
+    for (int i = 0; i < c->n; i++)
+        q->ops->graph_close(c->piece[i]);
+    c->n = 0;
+}
+
+void captures_cut(struct captures *c)
+{
+    if (c->making)
+        capture_cut(c->q, c->making);
+}
+
+static int make(struct captures *c, void (*fn)(void *arg), void *arg, struct captured *out)
+{
+    int r;
+
+    c->making = out;
+    r = capture(c->q, fn, arg, out);
+    c->making = NULL;
     if (r == -ENOMEM) {
         log_warn("graphs: no memory for another beside %d: what is new runs eagerly from now on",
                  c->counts.held);
@@ -129,7 +183,7 @@ static int make(struct captures *c, void (*fn)(void *arg), void *arg, struct gra
 }
 
 int captures_take(struct captures *c, const struct capture_key *key, void (*fn)(void *arg),
-                  void *arg, struct graph **out)
+                  void *arg, const struct captured **out)
 {
     struct capture *e = NULL;
     int r = 0;
@@ -141,7 +195,7 @@ int captures_take(struct captures *c, const struct capture_key *key, void (*fn)(
     if (!e) {
         e = place(c);
         if (e) {
-            r = c->full ? 0 : make(c, fn, arg, &e->graph);
+            r = c->full ? 0 : make(c, fn, arg, &e->graphs);
             if (r < 0)
                 return r;
             e->key = *key;
@@ -150,7 +204,7 @@ int captures_take(struct captures *c, const struct capture_key *key, void (*fn)(
     }
     if (e) {
         e->used = c->round;
-        *out = e->graph;
+        *out = e->graphs.n > 0 ? &e->graphs : NULL;
     }
     if (*out)
         c->counts.replayed++;

@@ -8,6 +8,8 @@
 #ifndef TANDEM_RANK_CAPTURES_H
 #define TANDEM_RANK_CAPTURES_H
 
+#include "src/base/config.h"
+
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -20,14 +22,33 @@ struct capture_key {
     unsigned class;       /* what else tells two queues of work apart */
 };
 
+/* One part of a round: graphs that are launched one behind the other. */
+struct captured {
+    struct graph *piece[GRAPH_PIECES_MAX];
+    int n;
+    int err; /* why there is no further piece */
+};
+
 struct capture_counts {
     uint64_t made, dropped, replayed, eager;
     int held;
 };
 
-/* capture - a graph of what fn queues.
+/* capture - graphs of what fn queues: one, and another behind every capture_cut.
  * errors   -ENOMEM, of which no line is written: what becomes of it the caller says; what fn's ops report */
-int capture(struct queue *q, void (*fn)(void *arg), void *arg, struct graph **out);
+int capture(struct queue *q, void (*fn)(void *arg), void *arg, struct captured *out);
+
+/* capture_cut - by fn, with the `out` of its capture: what it queues from now on is another piece. One cut more than
+ * there is room for is none. */
+void capture_cut(struct queue *q, struct captured *c);
+
+/* capture_piece_ends - whether a piece ends behind this layer, where layers are shared out evenly. */
+bool capture_piece_ends(int layer, int layers, int pieces);
+
+void captured_launch(struct queue *q, const struct captured *c);
+
+/* captured_close - after a wait. */
+void captured_close(struct queue *q, struct captured *c);
 
 /* captures_open - at most `max` graphs; 0: everything is eager.   errors   -ENOMEM */
 int captures_open(struct queue *q, int max, struct captures **out);
@@ -44,13 +65,16 @@ int captures_bucket(int rows);
 /* captures_next - a round begins, after a wait: what is taken from now on stays until the next one. */
 void captures_next(struct captures *c);
 
-/* captures_take - the graph of a key; if there is none it is made of what fn queues.
+/* captures_cut - capture_cut for what captures_take makes now; nothing where it makes nothing. */
+void captures_cut(struct captures *c);
+
+/* captures_take - the graphs of a key; if there are none they are made of what fn queues.
  * out      NULL: run it eagerly
  * errors   1 it was made, or tried, just now: all ranks meet before anything of the round is launched,
  *          because making a graph can wait for a device on which another rank's exchange spins already;
  *          what fn's ops report */
 int captures_take(struct captures *c, const struct capture_key *key, void (*fn)(void *arg),
-                  void *arg, struct graph **out);
+                  void *arg, const struct captured **out);
 
 struct capture_counts captures_counts(const struct captures *c);
 

@@ -59,14 +59,14 @@ static void queue_largest(void *arg)
 
 int largest_check(struct rank *k)
 {
-    struct graph *g;
+    struct captured g;
     int r;
 
     if (!(k->dev->ops->caps & BACKEND_GRAPHS && k->comm->ops->caps & COMM_CAPTURE))
         return 0;
     r = capture(k->q, queue_largest, k, &g);
     if (r == 0)
-        k->q->ops->graph_close(g);
+        captured_close(k->q, &g);
     if (r != -ENOMEM)
         return r;
     log_info("graphs: no memory for the largest windows, which no kernel has checked");

@@ -32,6 +32,15 @@ static bool wanted(const struct rank *k)
            k->comm->ops->caps & COMM_CAPTURE;
 }
 
+/* Setting graph_pieces. */
+static void cut(void *arg, int layer)
+{
+    const struct parts *p = (const struct parts *)arg;
+
+    if (capture_piece_ends(layer, p->k->model->layers, p->k->cfg.graph_pieces))
+        captures_cut(p->graphs);
+}
+
 int parts_open(struct rank *k, const struct sampler *sampler, struct parts **out)
 {
     struct parts *p = calloc(1, sizeof(*p));
@@ -41,6 +50,8 @@ int parts_open(struct rank *k, const struct sampler *sampler, struct parts **out
         return fail(-ENOMEM, "round: out of memory");
     p->k = k;
     p->sampler = sampler;
+    k->x.passed = cut;
+    k->x.passed_arg = p;
     r = captures_open(k->q, wanted(k) ? k->cfg.graph_max : 0, &p->graphs);
     if (r < 0) {
         free(p);
@@ -61,6 +72,7 @@ void parts_close(struct parts *p)
         log_info("graphs: %llu made, %llu dropped, %d kept; %llu parts replayed, %llu eager",
                  (unsigned long long)n.made, (unsigned long long)n.dropped, n.held,
                  (unsigned long long)n.replayed, (unsigned long long)n.eager);
+    p->k->x.passed = NULL;
     captures_close(p->graphs);
     free(p);
 }
@@ -160,7 +172,7 @@ static struct capture_key key_of(const struct parts *p, enum part part)
 }
 
 /* All graphs of the round before the first of them runs. */
-static int take_graphs(struct parts *p, struct graph *graph[PARTS], enum round_mode *mode)
+static int take_graphs(struct parts *p, const struct captured *graph[PARTS], enum round_mode *mode)
 {
     bool made = false, eager = false;
 
@@ -188,7 +200,7 @@ static int take_graphs(struct parts *p, struct graph *graph[PARTS], enum round_m
 int parts_run(struct parts *p, const struct parts_order *o, struct parts_ran *ran)
 {
     struct rank *k = p->k;
-    struct graph *graph[PARTS];
+    const struct captured *graph[PARTS];
     int r;
 
     p->order = *o;
@@ -200,7 +212,7 @@ int parts_run(struct parts *p, const struct parts_order *o, struct parts_ran *ra
         k->drafter->ops->stage(k->drafter, o->pass, p->sampler);
     for (int i = 0; i < PARTS; i++)
         if (graph[i]) {
-            k->q->ops->graph_launch(k->q, graph[i]);
+            captured_launch(k->q, graph[i]);
             if (i == PART_WINDOW)
                 window_launched(k->win);
         } else if (has(o, i)) {
@@ -230,7 +242,7 @@ int parts_warm(struct parts *p)
     int most =
         k->drafter->block + 1 < k->bounds.window_max ? k->drafter->block + 1 : k->bounds.window_max;
     struct proposal pass = { .n = 1 };
-    struct graph *graph[PARTS];
+    const struct captured *graph[PARTS];
     enum round_mode mode;
     int32_t tok[WINDOW_MAX] = { 0 };
     size_t room;

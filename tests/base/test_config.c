@@ -69,6 +69,7 @@ static const struct {
     { "side", "on" },
     { "early_ingest", "off" },
     { "graph_max", "48" },
+    { "graph_pieces", "1" },
     { "engram_cache", "256MiB" },
     { "engram_io", "auto" },
     { "log", "" },
@@ -391,6 +392,7 @@ static const char *const local_keys[] = {
     "spin_us=1",
     "overlap=off",
     "side=off",
+    "graph_pieces=2",
 };
 
 static const char *const agreed_keys[] = {

@@ -471,7 +471,7 @@ static void fresh(void)
 }
 
 /* What is off unless it is asked for. */
-static const char *const levers_on[] = { "early_ingest=on" };
+static const char *const levers_on[] = { "early_ingest=on", "graph_pieces=3", "graph_pieces=8" };
 
 #define LEVERS (sizeof(levers_on) / sizeof(levers_on[0]))
 

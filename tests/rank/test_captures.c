@@ -13,7 +13,7 @@ struct graph {
 };
 
 static struct {
-    int begun, ended, closed, room, error;
+    int begun, ended, closed, launched, room, error;
     struct graph graph[4096];
 } fake;
 
@@ -39,8 +39,16 @@ static void fake_close(struct graph *g)
     fake.closed += g != NULL;
 }
 
+/* In the order in which they were made. */
+static void fake_launch(struct queue *q, struct graph *g)
+{
+    cr_expect(g == &fake.graph[fake.launched]);
+    fake.launched++;
+}
+
 static const struct backend_ops fake_ops = { .graph_begin = fake_begin,
                                              .graph_end = fake_end,
+                                             .graph_launch = fake_launch,
                                              .graph_close = fake_close };
 static struct queue queue = { .ops = &fake_ops };
 
@@ -66,7 +74,7 @@ static struct captures *begin(int max, int room)
     return c;
 }
 
-static int take(struct captures *c, int part, int rows, struct graph **g)
+static int take(struct captures *c, int part, int rows, const struct captured **g)
 {
     int n = 0;
 
@@ -77,7 +85,7 @@ static int take(struct captures *c, int part, int rows, struct graph **g)
 Test(captures, the_one_unused_for_longest_goes)
 {
     struct captures *c = begin(3, 100);
-    struct graph *g, *first;
+    const struct captured *g, *first;
 
     for (int rows = 1; rows <= 3; rows++) {
         captures_next(c);
@@ -104,7 +112,7 @@ Test(captures, the_one_unused_for_longest_goes)
 Test(captures, a_round_keeps_what_it_has_taken)
 {
     struct captures *c = begin(2, 100);
-    struct graph *g[3];
+    const struct captured *g[3];
 
     captures_next(c);
     cr_expect(eq(int, take(c, 0, 1, &g[0]), 1));
@@ -120,7 +128,7 @@ Test(captures, a_round_keeps_what_it_has_taken)
 Test(captures, short_of_memory_it_goes_on_eagerly_and_in_step)
 {
     struct captures *rich = begin(8, 100), *poor;
-    struct graph *g, *h;
+    const struct captured *g, *h;
     int met[40];
 
     for (int i = 0; i < 40; i++) {
@@ -146,7 +154,7 @@ Test(captures, short_of_memory_it_goes_on_eagerly_and_in_step)
 Test(captures, what_is_wrong_with_an_op_is_no_lack_of_memory)
 {
     struct captures *c = begin(4, 100);
-    struct graph *g;
+    const struct captured *g;
 
     fake.error = -EINVAL;
     captures_next(c);
@@ -165,7 +173,7 @@ Test(captures, what_is_wrong_with_an_op_is_no_lack_of_memory)
 Test(captures, the_bound_is_global)
 {
     struct captures *c = begin(48, 1000);
-    struct graph *g;
+    const struct captured *g;
     uint32_t x = 1;
 
     for (int i = 0; i < 4000 && fake.ended < 4000; i++) {
@@ -179,6 +187,86 @@ Test(captures, the_bound_is_global)
     }
     captures_close(c);
     cr_expect(eq(int, fake.ended, fake.closed));
+}
+
+/* ---- pieces ---------------------------------------------------------------------------------- */
+
+/* Cuts so often; how many ops would have run after an error is in `queued`. */
+struct cutter {
+    struct captures *c;
+    int cuts, queued;
+};
+
+static void queue_pieces(void *arg)
+{
+    struct cutter *q = arg;
+
+    for (int i = 0; i <= q->cuts; i++) {
+        q->queued += queue.err == 0;
+        if (i < q->cuts)
+            captures_cut(q->c);
+    }
+}
+
+Test(captures, a_window_is_launched_piece_by_piece)
+{
+    static const struct {
+        int cuts, room, error;
+        int r, n, queued, launched; /* of the take, and of what it gave */
+    } cases[] = { { 0, 100, 0, 1, 1, 1, 1 },
+                  { 2, 100, 0, 1, 3, 3, 3 },
+                  { 20, 100, 0, 1, GRAPH_PIECES_MAX, 21, GRAPH_PIECES_MAX },
+                  { 4, 2, 0, 1, 0, 3, 0 },
+                  { 4, 100, -EINVAL, -EINVAL, 0, 1, 0 } };
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct captures *c = begin(4, cases[i].room);
+        struct cutter q = { .c = c, .cuts = cases[i].cuts };
+        const struct captured *g = NULL;
+
+        log_sink(count_line, NULL);
+        fake.error = cases[i].error;
+        fake.launched = 0;
+        captures_cut(c); /* nothing is being made */
+        captures_next(c);
+        cr_expect(eq(int,
+                     captures_take(c, &(struct capture_key){ .rows = 1 }, queue_pieces, &q, &g),
+                     cases[i].r),
+                  "case %zu", i);
+        log_sink(NULL, NULL);
+        cr_expect(eq(int, g ? g->n : 0, cases[i].n), "case %zu", i);
+        cr_expect(eq(int, q.queued, cases[i].queued), "case %zu", i);
+        cr_expect(eq(int, queue.err, 0), "case %zu", i);
+        if (g)
+            captured_launch(&queue, g);
+        cr_expect(eq(int, fake.launched, cases[i].launched), "case %zu", i);
+        cr_expect(eq(int, fake.ended - fake.closed, cases[i].n), "case %zu: what failed is closed",
+                  i);
+        captures_close(c);
+        cr_expect(eq(int, fake.ended, fake.closed), "case %zu", i);
+    }
+}
+
+Test(captures, layers_are_shared_out_evenly)
+{
+    for (int layers = 1; layers <= 40; layers++)
+        for (int pieces = 1; pieces <= GRAPH_PIECES_MAX; pieces++) {
+            int n = 1, least = layers, most = 0, len = 0;
+
+            for (int i = 0; i < layers; i++) {
+                bool ends = capture_piece_ends(i, layers, pieces);
+
+                len++;
+                n += ends;
+                if (!ends && i + 1 < layers)
+                    continue;
+                least = len < least ? len : least;
+                most = len > most ? len : most;
+                len = 0;
+            }
+            cr_expect(eq(int, n, pieces < layers ? pieces : layers), "%d in %d", layers, pieces);
+            cr_expect(le(int, most - least, 1), "%d in %d", layers, pieces);
+        }
 }
 
 Test(captures, buckets_hold_the_rows)
