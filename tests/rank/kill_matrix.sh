@@ -45,10 +45,17 @@ begin()
     done
     for _ in $(seq 1500); do
         held "$holder" && return
+        alive "${pid[holder]}" || break
         sleep 0.02
     done
+    if ! alive "${pid[holder]}"; then
+        wait "${pid[holder]}"
+        crash "$link $phase, rank $holder" $? "${pid[@]}"
+    fi
     note_failure "$link $phase: rank $holder does not come there"
-    cat "$WORK/err0" "$WORK/err1"
+    kill -KILL "${pid[@]}" 2>/dev/null
+    wait "${pid[@]}" 2>/dev/null
+    return 1
 }
 
 # one LINK VICTIM SIGNAL PHASE
@@ -56,7 +63,11 @@ one()
 {
     local link=$1 victim=$2 signal=$3 phase=$4 other=$((1 - $2)) key="$1 $2 $3 $4" begin took code cause
 
-    begin "$link" "$victim" "$phase"
+    checks=$((checks + 1))
+    if ! begin "$link" "$victim" "$phase"; then
+        bad[$key]=1
+        return
+    fi
     begin=$(now_ms)
     kill "-$signal" "${pid[victim]}"
     # nobody waits for ever: a rank that is stuck is ended after 10 s and counts as such
@@ -68,14 +79,12 @@ one()
     kill "$guard" 2>/dev/null
     kill -KILL "${pid[victim]}" 2>/dev/null
     wait "${pid[victim]}" "$guard" 2>/dev/null
-    checks=$((checks + 1))
     times[$key]+="$took "
     cause="rank $victim is gone: $([ "$signal" = KILL ] && echo 'connection closed' || echo 'no heartbeat for')"
     if [ "$code" -ne 70 ] || [ "$took" -gt $MOST_MS ] || [ "$(grep -c 'error: group: ' "$WORK/err$other")" -ne 1 ] ||
         ! grep -q "error: group: $cause" "$WORK/err$other"; then
         bad[$key]=1
         note_failure "$key: code $code after $took ms"
-        sed 's/^/    /' "$WORK/err$other"
     fi
     # a request that was under way has its answer, whatever happened to it
     if [ "$other" = 0 ] && [[ "$phase" = prefill || "$phase" = verify || "$phase" = window ]] &&

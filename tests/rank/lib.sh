@@ -13,10 +13,24 @@ mkdir -p "$WORK" || exit 1
 # Packs are made once for all tests.
 BASE=(--set "model=$MODEL" --set "cache=$3/cache")
 
+# What this test's processes have just said: their last lines. Of the first failures alone, which are the causes of others,
+# and a log shows only its end.
+show_errors()
+{
+    local f
+
+    [ "$failures" -le 3 ] || return
+    for f in $(find "$WORK" -maxdepth 1 -name 'err*' -size +0 -mmin -1 | sort); do
+        printf '  %s:\n' "${f##*/}"
+        tail -n 12 "$f" | cut -c 1-400 | sed 's/^/    /'
+    done
+}
+
 note_failure()
 {
     failures=$((failures + 1))
     printf 'FAILED: %s\n' "$*"
+    show_errors
 }
 
 # expect CODE PATTERN COMMAND... - run a command; its exit code and a pattern that standard error must have ('' for any).
@@ -30,13 +44,10 @@ expect()
     got=$?
     if [ "$got" -ne "$code" ]; then
         note_failure "exit $got, want $code: $*"
-        sed 's/^/    /' "$WORK/err"
     elif [ -n "$pattern" ] && ! grep -q -e "$pattern" "$WORK/err"; then
         note_failure "no line with \"$pattern\": $*"
-        sed 's/^/    /' "$WORK/err"
     elif [ "$code" -ne 0 ] && [ "$(grep -c 'error: ' "$WORK/err")" -ne 1 ]; then
         note_failure "want one error line: $*"
-        sed 's/^/    /' "$WORK/err"
     fi
 }
 
@@ -53,17 +64,23 @@ field()
     sed -n "s/.*\"$1\":\(\[[^]]*\]\|\"[^\"]*\"\|[^,}]*\).*/\1/p" "$2"
 }
 
-# free_port - a port of the loopback that nobody listens on; tests that run at the same time try different ones.
+# free_port - a port of the loopback that nobody listens on, and no test that runs at the same time has taken.
+PORTS=${TMPDIR:-/tmp}/tandem-ports-$(id -u)
+mkdir -p "$PORTS"
 free_port()
 {
-    local port
+    local port owner
 
     for _ in $(seq 100); do
         port=$((20000 + (RANDOM * 7 + $$) % 12000))
-        (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null || {
-            echo "$port"
-            return
-        }
+        if read -r owner 2>/dev/null <"$PORTS/$port"; then
+            alive "$owner" && continue
+            rm -f "$PORTS/$port"
+        fi
+        (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null && continue
+        (set -C && echo $$ >"$PORTS/$port") 2>/dev/null || continue
+        echo "$port"
+        return
     done
 }
 
@@ -71,6 +88,8 @@ secret_file()
 {
     (umask 077 && head -c 32 /dev/urandom >"$1")
 }
+
+alive() { kill -0 "$1" 2>/dev/null && ! grep -q '^State:[[:space:]]*Z' "/proc/$1/status" 2>/dev/null; }
 
 # until_true TENTHS COMMAND... - try again until it succeeds
 until_true()
@@ -85,8 +104,37 @@ until_true()
     done
 }
 
+# comes PID TENTHS COMMAND... - the same of something that the process does: not when it has ended without it
+comes()
+{
+    local pid=$1 n=$2
+
+    shift 2
+    while [ "$n" -gt 0 ] && alive "$pid"; do
+        "$@" && return
+        n=$((n - 1))
+        sleep 0.1
+    done
+    "$@"
+}
+
+# crash NAME CODE PID... - a signal of its own has ended a rank: that is what there is to say, and the others are ended
+crash()
+{
+    case $2 in
+    132 | 134 | 135 | 136 | 139)
+        note_failure "$1: ended by SIG$(kill -l "$2")"
+        shift 2
+        kill -KILL "$@" 2>/dev/null
+        wait "$@" 2>/dev/null
+        finish
+        ;;
+    esac
+}
+
 finish()
 {
+    grep -lsx $$ "$PORTS"/* | xargs -r rm -f
     printf '%d checks, %d failed\n' "$checks" "$failures"
     [ "$failures" -eq 0 ] || exit 1
     rm -rf "$WORK"

@@ -356,7 +356,7 @@ for _ in $(seq 400); do cat "$WORK/ids"; done | tr '\n' ' ' >"$WORK/long"
 scored() { [ "$(wc -l <"$WORK/scores")" -gt 5 ]; }
 "$TANDEM" score "${BASE[@]}" --ids "$WORK/long" >"$WORK/scores" 2>"$WORK/err" &
 asked=$!
-until_true 200 scored || note_failure "no scores come"
+comes $asked 200 scored || note_failure "no scores come"
 kill -TERM $asked
 wait $asked
 same 'scores that a signal cut short are no success' 1 $?
@@ -391,11 +391,12 @@ done
 landed() { sed -n 's/.*"a":\([0-9]*\),"landed":\([0-9]*\).*/\1 \2/p' "$1"; }
 same 'both ranks log the same outcomes' "$(landed "$WORK/log/rank0.jsonl")" "$(landed "$WORK/log/rank1.jsonl")"
 
-"${G[@]}" --set ranks=2 --set "log=$WORK/asked" --prompt a --max-tokens 400 --set ignore_eos=on >/dev/null 2>"$WORK/err" &
+"${G[@]}" --set ranks=2 --set "log=$WORK/asked" --prompt a --max-tokens 6000 --set ignore_eos=on >/dev/null 2>"$WORK/err" &
 asked=$!
-until_true 200 test -s "$WORK/asked/rank0.jsonl" || note_failure "no round is logged"
+comes $asked 200 test -s "$WORK/asked/rank0.jsonl" || note_failure "no round is logged"
 kill -USR1 "$asked"
-until_true 200 grep -q 'r1 rounds: ' "$WORK/err" || note_failure "a signal gives no report"
+comes $asked 200 grep -q 'r1 rounds: ' "$WORK/err" || note_failure "a signal gives no report"
+kill -TERM $asked
 wait "$asked"
 same 'a report changes nothing' 0 $?
 same 'each rank reports when asked and at its end' '2 2' "$(grep -c 'r0 rounds: ' "$WORK/err") $(grep -c 'r1 rounds: ' "$WORK/err")"
@@ -421,7 +422,7 @@ pair=("${G[@]}" --prompt a --max-tokens 4 "${TCP[@]}" --set "secret=$WORK/secret
 "${pair[@]}" >/dev/null 2>"$WORK/waiting" &
 waiting=$!
 listening() { (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; }
-until_true 200 listening || note_failure "rank 0 does not listen"
+comes $waiting 200 listening || note_failure "rank 0 does not listen"
 expect 69 "$port" "${pair[@]}"
 secret_file "$WORK/other"
 expect 77 '' "${pair[@]}" --set rank=1 --set "secret=$WORK/other"

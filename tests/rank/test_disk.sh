@@ -47,7 +47,7 @@ same 'the log of the run before is kept' "$(cat "$WORK/3")" "$(cat "$WORK/log/ra
 "$TANDEM" pack "$MODEL" "$WORK/two" --ranks 2 >/dev/null 2>&1
 "${LONG[@]}" --set "model=$WORK/one" --set "log=$WORK/flow" >"$WORK/out0" 2>"$WORK/err0" &
 pid=$!
-until_true 300 has_text "$WORK/flow/rank0.jsonl" || note_failure 'one rank: no round'
+comes $pid 300 has_text "$WORK/flow/rank0.jsonl" || note_failure 'one rank: no round'
 truncate -s 4096 "$WORK/one/rank0.pack"
 wait $pid
 same 'pack cut off, one rank: exit code' 70 $?
@@ -61,7 +61,7 @@ for r in 0 1; do
         --set "rank=$r" --set "log=$WORK/pair" >"$WORK/out$r" 2>"$WORK/err$r" &
     pids[r]=$!
 done
-until_true 300 has_text "$WORK/pair/rank0.jsonl" || note_failure 'two ranks: no round'
+comes "${pids[0]}" 300 has_text "$WORK/pair/rank0.jsonl" || note_failure 'two ranks: no round'
 truncate -s 4096 "$WORK/two/rank1.pack"
 for r in 0 1; do
     wait "${pids[r]}"

@@ -11,6 +11,9 @@ ASK=(generate "${BASE[@]}" --json --prompt 'Once upon a time' --temperature 1 --
     --set ignore_eos=on --set depth=2)
 PAIR=(--set ranks=2 --set link=tcp --set "secret=$WORK/secret")
 
+one_ended() { ! alive "${pid[0]}" || ! alive "${pid[1]}"; }
+gone() { ! alive "$1"; }
+
 # pair RANK FAULT OPTIONS... - two ranks, one of them with the fault; waits for both, leaves code[0], code[1]
 pair()
 {
@@ -22,13 +25,23 @@ pair()
         local program=("$TANDEM")
 
         [ "$r" = "$faulty" ] && program=("$HELD" "$fault")
-        timeout 20 "${program[@]}" "${ASK[@]}" "${PAIR[@]}" --set "port=$port" --set "rank=$r" "$@" \
-            >"$WORK/out$r" 2>"$WORK/err$r" &
+        "${program[@]}" "${ASK[@]}" "${PAIR[@]}" --set "port=$port" --set "rank=$r" "$@" >"$WORK/out$r" 2>"$WORK/err$r" &
         pid[r]=$!
     done
+    code=('' '')
+    until_true 200 one_ended
     for r in 0 1; do
+        alive "${pid[r]}" && continue
         wait "${pid[r]}"
         code[r]=$?
+        crash "$fault, rank $r" "${code[r]}" "${pid[@]}"
+    done
+    for r in 0 1; do # no rank stays alone
+        [ -z "${code[r]}" ] || continue
+        until_true 50 gone "${pid[r]}" || kill -KILL "${pid[r]}"
+        wait "${pid[r]}"
+        code[r]=$?
+        crash "$fault, rank $r" "${code[r]}"
     done
 }
 
@@ -105,7 +118,7 @@ loads=$!
 "$TANDEM" "${ASK[@]}" "${PAIR[@]}" --set "port=$port" --set rank=0 >/dev/null 2>"$WORK/err0" &
 leader=$!
 met() { grep -q 'world of 2 is complete' "$WORK/err0"; }
-until_true 100 met || note_failure 'ranks do not meet while one loads'
+comes $leader 100 met || note_failure 'ranks do not meet while one loads'
 began=$(date +%s%3N)
 kill -KILL $leader
 wait $loads
@@ -119,7 +132,7 @@ port=$(free_port)
 "$TANDEM" "${ASK[@]}" "${PAIR[@]}" --set "port=$port" --set rank=0 >/dev/null 2>"$WORK/err0" &
 leader=$!
 listens() { (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; }
-until_true 100 listens || note_failure 'rank 0 does not listen'
+comes $leader 100 listens || note_failure 'rank 0 does not listen'
 expect 69 "port $port: Address already in use" "$TANDEM" "${ASK[@]}" "${PAIR[@]}" --set "port=$port" --set rank=0 \
     --set "cache=$WORK/fresh"
 same 'a port that is taken is known before anything is packed' no "$([ -e "$WORK/fresh" ] && echo yes || echo no)"

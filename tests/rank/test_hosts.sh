@@ -156,7 +156,7 @@ begin()
     touch "$WORK/err"
     launch "${ASK[@]}" --set ignore_eos=on --max-tokens 6000 >"$WORK/out" 2>"$WORK/err" &
     group=$!
-    until_true 150 grep -q 'r1 .*world of 2 is complete' "$WORK/err" || note_failure "no group: $(cat "$WORK/err")"
+    comes $group 150 grep -q 'r1 .*world of 2 is complete' "$WORK/err" || note_failure 'no group'
     sleep 1
 }
 rank_of() { pgrep -f -- "^[^ ]*tandem generate .*config $WORK/.*--set rank=$1"; }

@@ -11,7 +11,6 @@ LONG=(generate "${BASE[@]}" --prompt 'Once upon a time' --max-tokens 6000 --temp
 pid=(0 0)
 
 now_ms() { date +%s%3N; }
-alive() { kill -0 "$1" 2>/dev/null && ! grep -q '^State:[[:space:]]*Z' "/proc/$1/status" 2>/dev/null; }
 gone() { ! alive "$1"; }
 has_text() { [ "$(stat -c %s "$WORK/text0" 2>/dev/null || echo 0)" -gt 20 ]; }
 
@@ -26,10 +25,7 @@ begin()
         "$TANDEM" "${LONG[@]}" --set "link=$1" --set "port=$port" --set "rank=$r" >"$WORK/text$r" 2>"$WORK/err$r" &
         pid[r]=$!
     done
-    until_true 300 has_text || {
-        note_failure "no text comes over $1"
-        cat "$WORK/err0" "$WORK/err1"
-    }
+    comes "${pid[0]}" 300 has_text || note_failure "no text comes over $1"
 }
 
 # survivor NAME RANK - the rank ends by itself within two seconds with 70 and names the other
@@ -74,7 +70,7 @@ for case in "prefill 777" "window:40 4096"; do
     pid[1]=$!
     "$TANDEM" "${ask[@]}" --set rank=0 >"$WORK/text0" 2>"$WORK/err0" &
     pid[0]=$!
-    until_true 300 grep -q 'held at' "$WORK/err1" || note_failure "rank 1 is not held at $place"
+    comes "${pid[1]}" 300 grep -q 'held at' "$WORK/err1" || note_failure "rank 1 is not held at $place"
     kill -KILL "${pid[1]}"
     survivor "requests, rank 1 dies at $place" 0
     same "rank 1 dies at $place: every request is answered" 6 "$(grep -c '"finish":"error","error":".*rank 1' "$WORK/text0")"
@@ -122,10 +118,7 @@ launch()
     port=$(free_port)
     TANDEM_BUILD=$BUILD "$ROOT/launch.sh" --set "port=$port" --set link=tcp "${LONG[@]}" >"$WORK/text0" 2>"$WORK/err0" &
     launcher=$!
-    until_true 300 has_text || {
-        note_failure "no text from the launcher"
-        cat "$WORK/err0"
-    }
+    comes $launcher 300 has_text || note_failure 'no text from the launcher'
     ranks=($(tandem_children))
     same "the launcher has two ranks" 2 ${#ranks[@]}
 }
@@ -186,7 +179,7 @@ for s in "${signals[@]}"; do
     TMPDIR=$WORK/tmp TANDEM_BUILD=$BUILD "$ROOT/launch.sh" --set "port=$(free_port)" --set link=tcp "${LONG[@]}" \
         >"$WORK/text0" 2>"$WORK/err0" &
     launcher=$!
-    until_true 300 has_text || note_failure "no text from the launcher"
+    comes $launcher 300 has_text || note_failure 'no text from the launcher'
     ranks=($(tandem_children))
     same 'a secret is made' 1 "$(ls "$WORK/tmp" | wc -l)"
     kill -s $s $launcher

@@ -32,7 +32,7 @@ pair()
             --set "log=$WORK/log-$link" "$@" >"$WORK/out$r" 2>"$WORK/err$r" &
         pid[r]=$!
     done
-    until_true 600 [ -s "$WORK/log-$link/rank1.jsonl" ] || until_true 100 grep -q 'rounds: ' "$WORK/err1"
+    comes "${pid[1]}" 600 [ -s "$WORK/log-$link/rank1.jsonl" ]
     kill -USR1 "${pid[@]}" 2>/dev/null
     for r in 0 1; do
         wait "${pid[r]}"
