@@ -8,8 +8,6 @@
 #ifndef TANDEM_KERNELS_CUDA_CODES_CUH
 #define TANDEM_KERNELS_CUDA_CODES_CUH
 
-#include <cuda_fp16.h>
-
 #include "kernels/cuda/matrix.cuh"
 #include "kernels/cuda/strip.cuh"
 
@@ -30,21 +28,17 @@ __device__ static inline uint32_t mul1_pair(uint32_t s0, uint32_t s1)
 {
     const uint32_t ones = 0x01010101u, base = 0x6400u; // f16 of 1024 + n is base + n
     uint32_t d0 = __dp4a(s0 * 0x83dcd12du, ones, base), d1 = __dp4a(s1 * 0x83dcd12du, ones, base);
-    uint32_t sum = __byte_perm(d0, d1, 0x5410), by = 0x1eee1eeeu, from = 0xc931c931u, v;
+    uint32_t sum = __byte_perm(d0, d1, 0x5410), by = 0x1eee1eeeu, from = 0xc931c931u;
 
-    asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(v) : "r"(sum), "r"(by), "r"(from));
-    return v;
+    return f16_fused(sum, by, from);
 }
 
 __device__ static inline uint32_t inst_pair(uint32_t s0, uint32_t s1, uint32_t by, uint32_t plus)
 {
     uint32_t x0 = ((s0 * by + plus) & 0x8fff8fffu) ^ 0x3b603b60u;
-    uint32_t x1 = ((s1 * by + plus) & 0x8fff8fffu) ^ 0x3b603b60u, v;
+    uint32_t x1 = ((s1 * by + plus) & 0x8fff8fffu) ^ 0x3b603b60u;
 
-    asm("add.rn.f16x2 %0, %1, %2;"
-        : "=r"(v)
-        : "r"(__byte_perm(x0, x1, 0x5410)), "r"(__byte_perm(x0, x1, 0x7632)));
-    return v;
+    return f16_plus(__byte_perm(x0, x1, 0x5410), __byte_perm(x0, x1, 0x7632));
 }
 
 template <int BITS2> struct exl3_codes : outputs_in_order {

@@ -3,7 +3,6 @@
 // device's engines for copies are few: a copy that stands behind a kernel which waits for another rank would stand before
 // that rank's copies where ranks share a device.
 #include "kernels/cuda/device.cuh"
-#include "kernels/cuda/fresh.cuh"
 
 #define THREADS 256
 #define BLOCK_BYTES 4096

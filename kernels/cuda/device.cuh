@@ -9,6 +9,7 @@
 #define TANDEM_KERNELS_CUDA_DEVICE_CUH
 
 #include "kernels/cuda/cuda.h"
+#include "kernels/cuda/ptx.cuh"
 #include "kernels/numfmt.h"
 
 #define FULL_MASK 0xffffffffu
@@ -80,22 +81,11 @@ static void launch(struct queue *q, void (*kernel)(P...), dim3 grid, dim3 block,
 // one has ended and its writes are seen. All threads of a block call it before they return.
 __device__ static inline void dependency_wait()
 {
-    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-    asm volatile("griddepcontrol.wait;" ::: "memory");
+    dependency_next();
+    dependency_settle();
 }
 
-// gang_arrive, gang_wait - a barrier of the blocks of a cluster: what was written before the one is seen
-// behind the other, in shared memory too. All threads of a warp together.
-__device__ static inline void gang_arrive()
-{
-    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
-}
-
-__device__ static inline void gang_wait()
-{
-    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
-}
-
+// A barrier of the blocks of a cluster; all threads of a warp together.
 __device__ static inline void gang_meet()
 {
     gang_arrive();
@@ -104,12 +94,9 @@ __device__ static inline void gang_meet()
 
 __device__ static inline float rounded(float x, enum round round)
 {
-    uint16_t u;
-
     if (round != ROUND_BF16)
         return x;
-    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(u) : "f"(x));
-    return f32_from_bits((uint32_t)u << 16);
+    return f32_from_bits((uint32_t)bf16_nearest(x) << 16);
 }
 
 __device__ static inline float sigmoid(float x)
@@ -177,14 +164,7 @@ __device__ static inline bool last_block(uint32_t *counter, unsigned blocks)
 
     __syncthreads();
     if (threadIdx.x == 0) {
-        uint32_t before;
-
-        // releases what the block wrote, acquires what the others did
-        asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], 1;"
-                     : "=r"(before)
-                     : "l"(counter)
-                     : "memory");
-        last = before == blocks - 1;
+        last = counter_trade(counter) == blocks - 1;
         if (last)
             *counter = 0;
     }

@@ -65,17 +65,7 @@ __device__ static void line_write(uint4 *at, uint2 d, uint32_t seq)
 {
     uint64_t lo = d.x | (uint64_t)seq << 32, hi = d.y | (uint64_t)seq << 32;
 
-    asm volatile("st.relaxed.sys.global.v2.u64 [%0], {%1, %2};" ::"l"(at), "l"(lo), "l"(hi)
-                 : "memory");
-}
-
-// The line's words, each with its number in the upper half.
-__device__ static void line_read(const uint4 *at, uint64_t *lo, uint64_t *hi)
-{
-    asm volatile("ld.relaxed.sys.global.v2.u64 {%0, %1}, [%2];"
-                 : "=l"(*lo), "=l"(*hi)
-                 : "l"(at)
-                 : "memory");
+    pair_write(at, lo, hi);
 }
 
 __device__ static bool line_has(uint64_t lo, uint64_t hi, uint32_t seq)
@@ -214,7 +204,7 @@ __device__ static bool lines_wait(const struct peer_view &v, const uint4 *at, co
 #pragma unroll
         for (int k = 0; k < LOT; k++)
             if (due[k])
-                line_read(at + (unsigned)k * step, &lo[k], &hi[k]);
+                pair_read(at + (unsigned)k * step, &lo[k], &hi[k]);
 #pragma unroll
         for (int k = 0; k < LOT; k++)
             if (due[k]) {
@@ -329,11 +319,6 @@ __device__ static bool lot_trade(const struct peer_view &v, const struct parcel 
     return true;
 }
 
-__device__ static void prefetch(const void *p)
-{
-    asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
-}
-
 // Warps share out pieces, block by block, and wait for the same pieces of the others.
 template <direct_kind KIND, int LOT>
 __global__ static void __launch_bounds__(DIRECT_THREADS + CUDA_WARP)
@@ -356,12 +341,12 @@ __global__ static void __launch_bounds__(DIRECT_THREADS + CUDA_WARP)
     // Launches overlap: what is needed first is on its way to the cache before the kernels in front have ended. Blocks of
     // the next one come in while this one waits for another rank, unless that rank may need their places.
     if (!v.shares)
-        asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+        dependency_next();
     if (first < pieces)
-        prefetch(piece_at<KIND>(p, first));
+        prefetch_l2(piece_at<KIND>(p, first));
     else if (watch)
-        prefetch(v.count), prefetch(v.fault);
-    asm volatile("griddepcontrol.wait;" ::: "memory");
+        prefetch_l2(v.count), prefetch_l2(v.fault);
+    dependency_settle();
     lot_load(p, first, step, pieces, &lot);
     dead = peer_dead(v);
     seq = fresh_word(&v.count->seq[blockIdx.x]) + 1;

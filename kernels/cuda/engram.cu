@@ -1,7 +1,6 @@
 // engram.cu owns what is done with gathered pieces of rows and with the n-gram memory's rows, keys
 // and value.
 #include "kernels/cuda/device.cuh"
-#include "kernels/cuda/fresh.cuh"
 
 #define WARPS 8
 #define THREADS (WARPS * CUDA_WARP)
@@ -21,7 +20,7 @@ __global__ static void await_flag(const int64_t *flag, int64_t limit_ns, struct 
             alarm_set(alarm, FAULT_LATE, 0, 0, 0, (int)(limit_ns / 1000000), 0);
             return;
         }
-        device_nap();
+        __nanosleep(128);
     }
     if (come < 0)
         alarm_set(alarm, FAULT_BRING, 0, 0, 0, (int)come, 0);

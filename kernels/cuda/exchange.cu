@@ -2,7 +2,6 @@
 #include <stdlib.h>
 
 #include "kernels/cuda/device.cuh"
-#include "kernels/cuda/fresh.cuh"
 
 extern "C" {
 #include "kernels/exchange.h"
@@ -262,7 +261,7 @@ __device__ static bool peer_over(const struct peer_view &v, int peer, uint64_t w
         peer_fail(v, -ETIMEDOUT, peer, want, got);
         return true;
     }
-    device_nap();
+    __nanosleep(128);
     return false;
 }
 

@@ -198,25 +198,16 @@ __device__ static inline void few_item(const struct strip_launch &p, const struc
 // Counts what the block wrote before; true for the last of `of`, whose threads see what the others wrote behind a barrier.
 __device__ static inline bool count_up(uint32_t *counter, uint32_t of)
 {
-    uint32_t before;
-
-    asm volatile("atom.add.release.gpu.global.u32 %0, [%1], 1;"
-                 : "=r"(before)
-                 : "l"(counter)
-                 : "memory");
-    if (before != of - 1)
+    if (counter_give(counter) != of - 1)
         return false;
-    asm volatile("fence.acq_rel.gpu;" ::: "memory");
+    counter_fence();
     return true;
 }
 
 __device__ static inline void count_wait(const uint32_t *counter, uint32_t until)
 {
-    uint32_t v;
-
-    do
-        asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(counter) : "memory");
-    while (v < until);
+    while (counter_read(counter) < until)
+        ;
 }
 
 template <class C> static constexpr int few_words()
@@ -386,12 +377,9 @@ __device__ static inline void few_bring_rows(const struct few_job<C> &j, struct 
     if (piece < j.end)
 #pragma unroll
         for (int i = 0; i < C::STEPS / 2; i++)
-            asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(
-                             (uint32_t)__cvta_generic_to_shared(
-                                 &room.piece[k % FEW_SLOTS][few_room<C>::CODES + i][lane])),
-                         "l"(x + piece / EACH * STRIP_UNIT + (piece % EACH * C::STEPS + 2 * i) * 4),
-                         "r"(live ? 16 : 0)
-                         : "memory");
+            copy_async_some(shared_at(&room.piece[k % FEW_SLOTS][few_room<C>::CODES + i][lane]),
+                            x + piece / EACH * STRIP_UNIT + (piece % EACH * C::STEPS + 2 * i) * 4,
+                            live ? 16 : 0);
 }
 
 // The warp's part of EXL3 codes, of which the first pieces' codes are on their way. A pair of tiles is decoded while the

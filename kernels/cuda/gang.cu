@@ -146,7 +146,7 @@ __device__ static inline void keys_fetch(const struct attend_args &a, const stru
 template <int DIM>
 __device__ static inline void keys_decode(int win, int mine, int keys, uint16_t *at)
 {
-    asm volatile("cp.async.wait_all;" ::: "memory");
+    copy_wait_all();
     __syncwarp();
 #pragma unroll 1
     for (int i = 0; i * THREADS < keys * (DIM / 16); i++) {

@@ -19,56 +19,6 @@
 #define GROUP_ASYNC 0
 #endif
 
-__device__ static inline uint32_t group_at(const void *p)
-{
-    return (uint32_t)__cvta_generic_to_shared(p);
-}
-
-// ---- copies that arrive ---------------------------------------------------------------------------
-
-__device__ static inline void ring_init(uint64_t *bar, int arrivals)
-{
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(group_at(bar)), "r"(arrivals)
-                 : "memory");
-}
-
-// One thread: bar opens when so many bytes have come, those that ring_bring asks for.
-__device__ static inline void ring_expect(uint64_t *bar, int bytes)
-{
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(group_at(bar)),
-                 "r"(bytes)
-                 : "memory");
-}
-
-__device__ static inline void ring_bring(void *to, const void *from, int bytes, uint64_t *bar)
-{
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
-                 "[%0], [%1], %2, [%3];" ::"r"(group_at(to)),
-                 "l"(from), "r"(bytes), "r"(group_at(bar))
-                 : "memory");
-}
-
-__device__ static inline void ring_arrive(uint64_t *bar)
-{
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(group_at(bar)) : "memory");
-}
-
-__device__ static inline void ring_wait(uint64_t *bar, int parity)
-{
-    uint32_t there;
-
-    do
-        asm volatile("{\n"
-                     ".reg .pred p;\n"
-                     "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
-                     "selp.u32 %0, 1, 0, p;\n"
-                     "}"
-                     : "=r"(there)
-                     : "r"(group_at(bar)), "r"(parity)
-                     : "memory");
-    while (!there);
-}
-
 // ---- products -------------------------------------------------------------------------------------
 
 // A warp's sums of 16 outputs by 8 rows each, N of them, and where they lie in a block: four warps have 64 outputs
@@ -251,15 +201,6 @@ template <int N, int A> __device__ static inline void group_settle(group_sums<N,
 {
 }
 
-// Four pieces of 8 rows of 16 bytes, lane l having the place of row l % 8 of piece l / 8.
-__device__ static inline void group_load(uint32_t at, uint32_t (&v)[4])
-{
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3])
-                 : "r"(at)
-                 : "memory");
-}
-
 template <bool F16, int N, int A>
 __device__ static inline void group_steps(group_sums<N, A> &s, uint32_t a, uint32_t b, int half,
                                           bool more, int)
@@ -272,18 +213,16 @@ __device__ static inline void group_steps(group_sums<N, A> &s, uint32_t a, uint3
         group_set(s, 0);
 #pragma unroll
     for (int r = 0; r < DOWN; r++)
-        group_load(b + (uint32_t)(group_sums<N, A>::rows(r) * GROUP_BYTES +
-                                  (half * 4 + piece) * GROUP_PIECE + at),
-                   x[r]);
+        matrices_load(x[r], b + (uint32_t)(group_sums<N, A>::rows(r) * GROUP_BYTES +
+                                           (half * 4 + piece) * GROUP_PIECE + at));
 #pragma unroll
     for (int step = 0; step < 2; step++)
 #pragma unroll
         for (int k = 0; k < 4; k++) {
             int tile = group_sums<N, A>::tile(k * DOWN);
 
-            group_load(a + (uint32_t)((tile * 2 + piece % 2) * GROUP_BYTES +
-                                      (half * 4 + step * 2 + piece / 2) * GROUP_PIECE + at),
-                       w);
+            matrices_load(w, a + (uint32_t)((tile * 2 + piece % 2) * GROUP_BYTES +
+                                            (half * 4 + step * 2 + piece / 2) * GROUP_PIECE + at));
 #pragma unroll
             for (int r = 0; r < DOWN; r++)
                 mma<F16>(s.v[k * DOWN + r], w, x[r][2 * step], x[r][2 * step + 1]);

@@ -142,12 +142,12 @@ __device__ static inline void keys_fetch(const struct select_args &a, const stru
                                   a.keys.row_bytes +
                               i % (KEY_BYTES / 4) * 4);
     }
-    asm volatile("cp.async.commit_group;" ::: "memory");
+    copy_commit();
 }
 
 template <int GROUPS> __device__ static inline void keys_wait()
 {
-    asm volatile("cp.async.wait_group %0;" ::"n"(GROUPS) : "memory");
+    copy_wait<GROUPS>();
     __syncwarp();
 }
 

@@ -1,5 +1,4 @@
-// matrix - bf16 operands of the m16n8k16 instruction: pairs, planes of f32, and loads from shared
-// memory.
+// matrix - bf16 operands of the m16n8k16 instruction: stored codes as such and planes of f32.
 //
 // A lane has rows r = lane / 4 and r + 8 and columns c = lane % 4 * 2, c + 1, c + 8, c + 9 of the
 // left operand, in the order (r, c), (r + 8, c), (r, c + 8), (r + 8, c + 8); of the right one rows c
@@ -8,23 +7,6 @@
 #define TANDEM_KERNELS_CUDA_MATRIX_CUH
 
 #include "kernels/cuda/device.cuh"
-
-// x in the low half.
-__device__ static inline uint32_t bf16_pair(float x, float y)
-{
-    uint32_t u;
-
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(u) : "f"(y), "f"(x));
-    return u;
-}
-
-__device__ static inline uint32_t bf16_times(uint32_t x, uint32_t y)
-{
-    uint32_t v;
-
-    asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(v) : "r"(x), "r"(y));
-    return v;
-}
 
 // Two e2m1 codes, in bits 0 .. 3 and 16 .. 19, as bf16: their bits are those of a number that is 2^126
 // too small, a subnormal code of a subnormal number.
@@ -106,37 +88,7 @@ __device__ static inline struct planes planes_of(float2 (&v)[4])
 __device__ static inline void multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t b0,
                                        uint32_t b1)
 {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
-        "{%8, %9}, {%0, %1, %2, %3};"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
-// Words of a row into shared memory, behind the thread's back.
-template <int BYTES> __device__ static inline void copy_ahead(void *to, const void *from)
-{
-    asm volatile(
-        "cp.async.ca.shared.global [%0], [%1], %2;" ::"r"((uint32_t)__cvta_generic_to_shared(to)),
-        "l"(from), "n"(BYTES)
-        : "memory");
-}
-
-// Four matrices of 8 x 8: lane l names row l % 8 of matrix l / 8, 16 bytes, aligned.
-__device__ static inline void matrices_load(uint32_t (&m)[4], const uint16_t *row)
-{
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3])
-                 : "r"((uint32_t)__cvta_generic_to_shared(row))
-                 : "memory");
-}
-
-// The same, rows and columns exchanged.
-__device__ static inline void matrices_load_turned(uint32_t (&m)[4], const uint16_t *row)
-{
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3])
-                 : "r"((uint32_t)__cvta_generic_to_shared(row))
-                 : "memory");
+    mma<false>(c, a, b0, b1);
 }
 
 #endif

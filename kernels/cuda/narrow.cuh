@@ -81,18 +81,6 @@ __device__ static inline float *cluster_peer(float *p, int rank)
     return (float *)__cluster_map_shared_rank(p, (unsigned)rank);
 }
 
-// The halves of dependency_wait. Blocks that come in next before this kernel is about to end take
-// places where it runs; where they do after dependency_settle, all that was before has ended.
-__device__ static inline void dependency_settle()
-{
-    asm volatile("griddepcontrol.wait;" ::: "memory");
-}
-
-__device__ static inline void dependency_next()
-{
-    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-}
-
 // ---- which block does what ------------------------------------------------------------------
 
 __device__ static inline void narrow_dense(const struct strip_launch &p, int rows,

@@ -32,23 +32,6 @@ __device__ static inline void rotate(float (&v)[4])
         }
 }
 
-// f16 by instructions: the bits of numfmt.h.
-__device__ static inline float f16_value(uint16_t h)
-{
-    float v;
-
-    asm("cvt.f32.f16 %0, %1;" : "=f"(v) : "h"(h));
-    return v;
-}
-
-__device__ static inline uint16_t f16_nearest(float v)
-{
-    uint16_t h;
-
-    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(v));
-    return h;
-}
-
 // Value i of four f16 numbers.
 __device__ static inline float f16_of(uint2 four, int i)
 {

@@ -146,12 +146,12 @@ __device__ static inline void sheet_bring(const struct sheet &s, unsigned char *
 {
     size_t all = s.p.x.plane / (size_t)s.p.x.ld / GROUP_ROWS; // groups
 
-    ring_expect(full, CODES_BYTES + planes * groups * GROUP_BYTES);
-    ring_bring(to, s.codes + ((size_t)across * (size_t)s.units + (size_t)unit) * UNIT_CODES,
+    barrier_expect(full, CODES_BYTES + planes * groups * GROUP_BYTES);
+    bulk_bring(to, s.codes + ((size_t)across * (size_t)s.units + (size_t)unit) * UNIT_CODES,
                CODES_BYTES, full);
     to += CODES_BYTES;
     for (int i = 0; i < planes; i++, to += plane)
-        ring_bring(to,
+        bulk_bring(to,
                    s.p.x.data + (size_t)i * s.p.x.plane +
                        ((size_t)unit * all + (size_t)group) * GROUP_VALUES,
                    groups * GROUP_BYTES, full);
@@ -219,9 +219,9 @@ __global__ static void __launch_bounds__(THREADS, 1)
     C codes(p.w, n0 / (C::TILES * MAT_TILE) + group_sums<N>::tile(0) / C::TILES, lane);
 
     if (t < stages) {
-        ring_init(full + t, 1);
-        ring_init(empty + t, WARPS);
-        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+        barrier_init(full + t, 1);
+        barrier_init(empty + t, WARPS);
+        barrier_publish();
     }
     __syncthreads();
     auto bring = [&](int unit, int to) {
@@ -238,15 +238,15 @@ __global__ static void __launch_bounds__(THREADS, 1)
     if (sums.ends(0))
         sums.end(0, false);
     for (int unit = 0; unit < s.units; unit++) {
-        uint32_t a = group_at(sheet_memory) + HEAD + (uint32_t)(stage * bytes), b = a + CODES_BYTES;
+        uint32_t a = shared_at(sheet_memory) + HEAD + (uint32_t)(stage * bytes), b = a + CODES_BYTES;
         int next = unit - behind + stages; // into room that all have left
 
-        ring_wait(full + stage, lap);
+        barrier_wait(full + stage, lap);
         if (unit >= behind && next < s.units && t == unit % WARPS * CUDA_WARP) { // warps in turn
             int to = stage - behind, wrapped = to < 0;
 
             to += wrapped ? stages : 0;
-            ring_wait(empty + to, lap ^ wrapped);
+            barrier_wait(empty + to, lap ^ wrapped);
             bring(next, to);
         }
         __syncwarp();
@@ -292,7 +292,7 @@ __global__ static void __launch_bounds__(THREADS, 1)
         }
         __syncwarp();
         if (lane == 0)
-            ring_arrive(empty + stage);
+            barrier_arrive(empty + stage);
         if (++stage == stages) {
             stage = 0;
             lap ^= 1;

@@ -82,14 +82,6 @@ template <int HALF = SUMS / 2> __device__ static inline float fold_lanes(float (
     return v[0];
 }
 
-__device__ static inline float inverse(float x)
-{
-    float y;
-
-    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
-
 // Rows to one by softmax, then columns and rows in turn, as hyper.cu has it. What the rows and columns have
 // been divided by so far, and its inverse, stand beside the matrix: x / (x s + eps) is 1 / (s + eps / x).
 __device__ static void sinkhorn(float (&c)[STREAMS][STREAMS], int iters, float eps)
@@ -202,7 +194,7 @@ __global__ static void __launch_bounds__(COLS_MAX, 1)
 #pragma unroll
     for (int k = AHEAD; MIX && k < STREAMS; k++)
         for (int tile = 0; tile < 2; tile++)
-            asm volatile("prefetch.global.L2 [%0];" ::"l"(mix_at<D>(fn, k * a.dim + c, tile)));
+            prefetch_l2(mix_at<D>(fn, k * a.dim + c, tile));
     dependency_wait();
     gang.barrier_wait(std::move(here));
     for (int r = (int)blockIdx.y, turn = 0;; turn ^= 1) {

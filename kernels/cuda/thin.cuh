@@ -17,7 +17,8 @@ struct thin_mat {
     int rows, end; // outputs; strips of this one and those before
     enum codebook book;
     enum round round;
-    int cut, per_group, per_slice; // strips that share inputs, 0: all; cuts of a group and of a slice
+    int cut, per_group,
+        per_slice; // strips that share inputs, 0: all; cuts of a group and of a slice
 };
 
 // grid (splits, strips of all, lots of rows). What a block would have to divide for is worked out before.
@@ -42,67 +43,18 @@ struct thin_job {
     int strip, first, n; // first: row of the call
     const float *from;
     const uint16_t *suh;
-    int low, blocks;     // of the inputs: the split's first unit, blocks of 128
-    int begin, at, end;  // pieces: where the split begins, the warp's part
+    int low, blocks;    // of the inputs: the split's first unit, blocks of 128
+    int begin, at, end; // pieces: where the split begins, the warp's part
 };
 
 // ---- copies and sums that arrive by themselves ------------------------------------------------------
 
-__device__ static inline uint32_t shared_at(const void *p)
-{
-    return (uint32_t)__cvta_generic_to_shared(p);
-}
-
 // One thread, once: the barrier opens when `bytes` have come.
 __device__ static inline void arrival_expect(uint64_t *bar, int bytes)
 {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_at(bar)) : "memory");
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_at(bar)),
-                 "r"(bytes)
-                 : "memory");
-}
-
-__device__ static inline void arrival_wait(uint64_t *bar)
-{
-    uint32_t there;
-
-    do
-        asm volatile("{\n"
-                     ".reg .pred p;\n"
-                     "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], 0;\n"
-                     "selp.u32 %0, 1, 0, p;\n"
-                     "}"
-                     : "=r"(there)
-                     : "r"(shared_at(bar))
-                     : "memory");
-    while (!there);
-}
-
-// Bytes that nobody reads again make room for each other in the cache, and leave what is there.
-__device__ static inline void bulk_bring(uint4 *to, const uint4 *from, int bytes, uint64_t *bar)
-{
-    uint64_t once;
-
-    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(once));
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes"
-                 ".L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(shared_at(to)),
-                 "l"(from), "r"(bytes), "r"(shared_at(bar)), "l"(once)
-                 : "memory");
-}
-
-// v to where block `rank` of the cluster has what this one has at `to`; its `bar` counts the bytes.
-__device__ static inline void peer_send(float *to, float4 v, uint64_t *bar, int rank)
-{
-    uint32_t far, far_bar;
-
-    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(far) : "r"(shared_at(to)), "r"(rank));
-    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(far_bar) : "r"(shared_at(bar)), "r"(rank));
-    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], "
-                 "{%1, %2, %3, %4}, [%5];" ::"r"(far),
-                 "r"(f32_bits(v.x)), "r"(f32_bits(v.y)), "r"(f32_bits(v.z)), "r"(f32_bits(v.w)),
-                 "r"(far_bar)
-                 : "memory");
+    barrier_init(bar, 1);
+    barrier_publish();
+    barrier_expect(bar, bytes);
 }
 
 // ---- the block's work -------------------------------------------------------------------------
@@ -337,7 +289,7 @@ __global__ static void __launch_bounds__(STRIP_THREADS *SHARES, BLOCKS)
         int bytes = (j.end - j.at) * C::BYTES;
 
         arrival_expect(bar + part, bytes);
-        bulk_bring(mine, codes.at + (size_t)j.at * C::CHUNKS * CUDA_WARP, bytes, bar + part);
+        bulk_bring_once(mine, codes.at + (size_t)j.at * C::CHUNKS * CUDA_WARP, bytes, bar + part);
     }
     if (peers > 1 && !p.z) {
         if (t == CUDA_WARP - 1) // of each row that ends here, sums of all blocks
@@ -363,7 +315,7 @@ __global__ static void __launch_bounds__(STRIP_THREADS *SHARES, BLOCKS)
         x.x[r] = inputs + (x.live[r] ? i : 0) * p.ld + lane % 4 * 16 - j.low * STRIP_UNIT;
     }
     if (j.at < j.end)
-        arrival_wait(bar + part);
+        barrier_wait(bar + part, 0);
     if (C::BOOKS > 1 && codes.book)
         thin_share<C, NT, SHARES, C::BOOKS - 1>(share, codes, j, x, mine, acc);
     else
@@ -387,7 +339,7 @@ __global__ static void __launch_bounds__(STRIP_THREADS *SHARES, BLOCKS)
         return;
     for (int row = (warp << p.peers_log) + rank; row < j.n; row += WARPS << p.peers_log) {
         if (peers > 1)
-            arrival_wait(sums_bar);
+            barrier_wait(sums_bar, 0);
         thin_give<false>(p, j, sums + (row >> p.peers_log) * peers * NARROW_SUMS, NARROW_SUMS, by,
                          plus, row);
     }

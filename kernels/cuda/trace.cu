@@ -1,7 +1,6 @@
 // trace.cu owns what looks on while a window runs: the clock, and the search for numbers that are
 // none.
 #include "kernels/cuda/device.cuh"
-#include "kernels/cuda/fresh.cuh"
 
 #define THREADS 256
 
