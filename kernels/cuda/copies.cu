@@ -63,7 +63,7 @@ extern "C" cudaError_t cuda_copy(cudaStream_t s, void *dst, const void *src, siz
     struct cuda_copies c = {};
 
     c.at[c.n++] = { dst, src, bytes };
-    copy_pieces<<<grid_of(&c), THREADS, 0, s>>>(c);
+    launch_behind(s, copy_pieces, grid_of(&c), THREADS, 0, c);
     return cudaGetLastError();
 }
 
@@ -73,7 +73,8 @@ extern "C" cudaError_t cuda_copy_within(cudaStream_t s, void *dst, const void *s
     size_t blocks = (bytes + BLOCK_BYTES - 1) / BLOCK_BYTES;
 
     c.at[c.n++] = { dst, src, bytes };
-    copy_pieces<<<(unsigned)(blocks < BLOCKS_WITHIN ? blocks : BLOCKS_WITHIN), THREADS, 0, s>>>(c);
+    launch_behind(s, copy_pieces, (unsigned)(blocks < BLOCKS_WITHIN ? blocks : BLOCKS_WITHIN),
+                  THREADS, 0, c);
     return cudaGetLastError();
 }
 
@@ -100,7 +101,7 @@ extern "C" cudaError_t cuda_copies_add(cudaStream_t s, struct cuda_copies *c, bo
     *c = {};
     c->in = in;
     c->at[c->n++] = p;
-    copy_pieces<<<grid_of(c), THREADS, 0, s>>>(*c);
+    launch_behind(s, copy_pieces, grid_of(c), THREADS, 0, *c);
     e = cudaGetLastError();
     return e == cudaSuccess ? last_node(s, &c->node) : e;
 }

@@ -123,14 +123,14 @@ template <enum dtype D> static void product_launch(cudaStream_t s, const struct 
     unsigned tiles = (unsigned)(p->groups * p->parts);
 
     if (p->rows == 1)
-        product_tiles<D, 1><<<tiles, DOT_THREADS, 0, s>>>(*p);
+        launch_behind(s, product_tiles<D, 1>, tiles, DOT_THREADS, 0, *p);
     else if (p->rows == 2)
-        product_tiles<D, 2><<<tiles, DOT_THREADS, 0, s>>>(*p);
+        launch_behind(s, product_tiles<D, 2>, tiles, DOT_THREADS, 0, *p);
     else if (p->rows <= 4)
-        product_tiles<D, 4><<<tiles, DOT_THREADS, 0, s>>>(*p);
+        launch_behind(s, product_tiles<D, 4>, tiles, DOT_THREADS, 0, *p);
     else
-        product_tiles<D, DOT_ROWS>
-            <<<dim3(tiles, blocks_for((size_t)p->rows, DOT_ROWS)), DOT_THREADS, 0, s>>>(*p);
+        launch_behind(s, product_tiles<D, DOT_ROWS>,
+                      dim3(tiles, blocks_for((size_t)p->rows, DOT_ROWS)), DOT_THREADS, 0, *p);
 }
 
 extern "C" void cuda_matmul(struct queue *q, const struct matmul_args *a)

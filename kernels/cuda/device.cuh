@@ -43,7 +43,7 @@ template <typename K> static cudaError_t shared_room(K kernel, int shared_max)
 // launch - a kernel behind what the queue has, in blocks of `cluster` neighbours that share memory
 // (1: alone). Where the device overlaps launches, its blocks may come in while the kernel before it
 // still runs: the kernel begins with dependency_wait and touches nothing that an earlier kernel
-// writes or reads before it. A kernel without that call is launched by <<< >>>, and one that waits for
+// writes or reads before it. A kernel without that call is launched by launch_behind, and one that waits for
 // another rank where ranks share the device: it starts when everything before it has ended.
 template <typename... P, typename... A>
 static void launch_cluster(struct queue *q, void (*kernel)(P...), unsigned cluster, dim3 grid,
@@ -75,6 +75,19 @@ static void launch(struct queue *q, void (*kernel)(P...), dim3 grid, dim3 block,
                    A &&...args)
 {
     launch_cluster(q, kernel, 1, grid, block, shared, args...);
+}
+
+template <typename... P, typename... A>
+static void launch_behind(cudaStream_t s, void (*kernel)(P...), dim3 grid, dim3 block,
+                          size_t shared, A &&...args)
+{
+    cudaLaunchConfig_t c = {};
+
+    c.gridDim = grid;
+    c.blockDim = block;
+    c.dynamicSmemBytes = shared;
+    c.stream = s;
+    (void)cudaLaunchKernelEx(&c, kernel, P(args)...); // queue_note or who called sees the error
 }
 
 // dependency_wait - let the next kernel's blocks come in, and wait until every kernel before this

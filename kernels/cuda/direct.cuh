@@ -51,8 +51,8 @@ static void direct_clear(const struct peer_view *v, cudaStream_t s, size_t bytes
 {
     size_t n = bytes / sizeof(uint4);
 
-    direct_fill<<<blocks_for(n, DIRECT_THREADS), DIRECT_THREADS, 0, s>>>((uint4 *)v->inbox[v->rank],
-                                                                         n, first_seq);
+    launch_behind(s, direct_fill, blocks_for(n, DIRECT_THREADS), DIRECT_THREADS, 0,
+                  (uint4 *)v->inbox[v->rank], n, first_seq);
 }
 
 __device__ static uint4 *direct_slot(const struct peer_view &v, int owner, int sender, uint32_t seq)

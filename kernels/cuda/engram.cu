@@ -37,7 +37,7 @@ extern "C" void cuda_bring(struct queue *q, const struct bring_args *a)
     }
     if (q->err)
         return;
-    await_flag<<<1, 1, 0, cuda_stream(q)>>>(a->flag, a->limit_ns, c->alarm);
+    launch_behind(cuda_stream(q), await_flag, 1, 1, 0, a->flag, a->limit_ns, c->alarm);
     queue_note(q, "bring");
     cuda_graph_bring(c, a);
     cuda_put(q, a->y, a->src, a->bytes);

@@ -29,7 +29,7 @@ extern "C" void exchange_round(struct queue *q, enum exchange_wire w, float *x, 
 {
     if (q->err || n == 0 || w == EXCHANGE_F32)
         return;
-    round_values<<<blocks_for(n, THREADS), THREADS, 0, cuda_stream(q)>>>(x, n);
+    launch_behind(cuda_stream(q), round_values, blocks_for(n, THREADS), THREADS, 0, x, n);
     queue_note(q, "round");
 }
 
@@ -83,8 +83,8 @@ extern "C" void exchange_put(struct queue *q, enum exchange_wire w, void *slot, 
 {
     if (q->err || n == 0)
         return;
-    put_values<<<blocks_for(n, THREADS), THREADS, 0, cuda_stream(q)>>>(w, slot, x, n,
-                                                                       cuda_queue(q)->alarm.taken);
+    launch_behind(cuda_stream(q), put_values, blocks_for(n, THREADS), THREADS, 0, w, slot, x, n,
+                  cuda_queue(q)->alarm.taken);
     queue_note(q, "exchange");
 }
 
@@ -93,8 +93,8 @@ extern "C" void exchange_sum(struct queue *q, enum exchange_wire w, const void *
 {
     if (q->err || n == 0)
         return;
-    sum_values<<<blocks_for(n, THREADS), THREADS, 0, cuda_stream(q)>>>(w, (const char *)parts,
-                                                                       stride, world, y, n);
+    launch_behind(cuda_stream(q), sum_values, blocks_for(n, THREADS), THREADS, 0, w,
+                  (const char *)parts, stride, world, y, n);
     queue_note(q, "exchange");
 }
 
@@ -423,7 +423,7 @@ static void exchange_launch(struct peer *p, struct queue *q, const struct parcel
         direct_launch(&v, q, a, bytes);
     } else {
         blocks = blocks < RELAYED_BLOCKS ? blocks : RELAYED_BLOCKS;
-        exchange_relayed<<<blocks, THREADS, 0, cuda_stream(q)>>>(v, *a);
+        launch_behind(cuda_stream(q), exchange_relayed, blocks, THREADS, 0, v, *a);
     }
     queue_note(q, "exchange");
 }
@@ -550,7 +550,7 @@ extern "C" int peer_count_to(struct peer *p, uint32_t seq)
 {
     cudaError_t e;
 
-    count_from<<<1, BLOCKS_MAX, 0, p->stream>>>(p->v.count, seq);
+    launch_behind(p->stream, count_from, 1, BLOCKS_MAX, 0, p->v.count, seq);
     e = cudaGetLastError();
     if (e == cudaSuccess)
         e = cudaStreamSynchronize(p->stream);

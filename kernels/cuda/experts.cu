@@ -330,15 +330,17 @@ static void many_rows(struct queue *q, const struct expert_rows *e)
                                    .ws = { a->s2 } };
 
     expert_sort(q, a, e->picks, e->order, e->heads, e->lot);
-    expert_inputs<<<inputs_grid(e), THREADS, 0, s>>>(*e);
+    launch_behind(s, expert_inputs, inputs_grid(e), THREADS, 0, *e);
     if (a->inter > 0) {
         products(q, e, &first, a->inter, 2);
-        expert_hidden<<<blocks_for((size_t)all * (size_t)(e->h.ld / EXL3_BLOCK), WARPS), THREADS, 0,
-                        s>>>(*e);
+        launch_behind(s, expert_hidden,
+                      blocks_for((size_t)all * (size_t)(e->h.ld / EXL3_BLOCK), WARPS), THREADS, 0,
+                      *e);
         products(q, e, &second, a->dim, 1);
     }
-    expert_outputs<<<dim3(blocks_for((size_t)a->dim, EXL3_BLOCK), (unsigned)a->rows), THREADS, 0,
-                     s>>>(*e, cuda_queue(q)->alarm);
+    launch_behind(s, expert_outputs,
+                  dim3(blocks_for((size_t)a->dim, EXL3_BLOCK), (unsigned)a->rows), THREADS, 0, *e,
+                  cuda_queue(q)->alarm);
 }
 
 // How many items share the inputs of each of `strips` strips, by the shape of the call and the device alone, as if a

@@ -110,9 +110,9 @@ void long_launch(struct queue *q, uint32_t kind, const struct strip_launch *p, d
 {
     grid.z = (unsigned)p->lots + (p->a.s1 ? blocks_for((size_t)p->rows, LONG_LOT) : 0);
     if (kind == 1u << DTYPE_F32)
-        long_rows<DTYPE_F32><<<grid, DOT_THREADS, 0, cuda_stream(q)>>>(*p);
+        launch_behind(cuda_stream(q), long_rows<DTYPE_F32>, grid, DOT_THREADS, 0, *p);
     else
-        long_rows<DTYPE_F16><<<grid, DOT_THREADS, 0, cuda_stream(q)>>>(*p);
+        launch_behind(cuda_stream(q), long_rows<DTYPE_F16>, grid, DOT_THREADS, 0, *p);
 }
 
 extern "C" void cuda_moe(struct queue *q, const struct moe_args *a)

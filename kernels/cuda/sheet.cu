@@ -238,7 +238,8 @@ __global__ static void __launch_bounds__(THREADS, 1)
     if (sums.ends(0))
         sums.end(0, false);
     for (int unit = 0; unit < s.units; unit++) {
-        uint32_t a = shared_at(sheet_memory) + HEAD + (uint32_t)(stage * bytes), b = a + CODES_BYTES;
+        uint32_t a = shared_at(sheet_memory) + HEAD + (uint32_t)(stage * bytes),
+                 b = a + CODES_BYTES;
         int next = unit - behind + stages; // into room that all have left
 
         barrier_wait(full + stage, lap);
@@ -344,9 +345,8 @@ template <> struct sheet_kind<fp4_codes<DTYPE_NVFP4>> {
 template <class C, int N> static void sheet_blocks(struct queue *q, struct sheet *s)
 {
     s->down = (int)blocks_for((size_t)s->groups, N);
-    sheet_rows<C, N>
-        <<<(unsigned)(s->across * s->down), THREADS, (size_t)(HEAD + s->room), cuda_stream(q)>>>(
-            *s);
+    launch_behind(cuda_stream(q), sheet_rows<C, N>, (unsigned)(s->across * s->down), THREADS,
+                  (size_t)(HEAD + s->room), *s);
 }
 
 // Times that the device's multiprocessors take blocks of so many groups of rows, as many rows.
@@ -373,8 +373,8 @@ template <class C> static void sheet_go(struct queue *q, struct sheet *s, size_t
     for (s->block0 = 0; s->block0 < blocks; s->block0 += most) {
         s->across = blocks - s->block0 < most ? blocks - s->block0 : most;
         if (s->units)
-            sheet_codes<C>
-                <<<dim3((unsigned)s->units, (unsigned)s->across), THREADS, 0, cuda_stream(q)>>>(*s);
+            launch_behind(cuda_stream(q), sheet_codes<C>,
+                          dim3((unsigned)s->units, (unsigned)s->across), THREADS, 0, *s);
         bool large =
             s->room >= 2 * stage_bytes<C>(16) && sheet_waves(q, s, 16) <= sheet_waves(q, s, 8);
 

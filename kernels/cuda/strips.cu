@@ -152,8 +152,8 @@ static void some_rows(struct queue *q, struct strip_launch *p, const struct matm
     }
     if (p->wide) {
         strip_launch_kind(q, mat_kind(&p->w), p, dim3((unsigned)blocks, 1));
-        give_rows<<<blocks_for((size_t)p->rows * (size_t)blocks, WARPS), THREADS, 0,
-                    cuda_stream(q)>>>(*p);
+        launch_behind(cuda_stream(q), give_rows,
+                      blocks_for((size_t)p->rows * (size_t)blocks, WARPS), THREADS, 0, *p);
     } else {
         strip_launch_kind(q, mat_kind(&p->w), p, dim3((unsigned)p->splits, (unsigned)blocks));
     }

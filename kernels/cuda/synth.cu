@@ -61,6 +61,7 @@ extern "C" void cuda_synth(struct queue *q, const struct synth_args *a)
     }
     if (n == 0)
         return;
-    synth_chunks<<<blocks_for(n, THREADS), THREADS, 0, cuda_stream(q)>>>(*a, in_strip, n);
+    launch_behind(cuda_stream(q), synth_chunks, blocks_for(n, THREADS), THREADS, 0, *a, in_strip,
+                  n);
     queue_note(q, "synth");
 }

@@ -17,7 +17,7 @@ extern "C" void cuda_stamp(struct queue *q, const struct stamp_args *a)
         cuda_graph_name(cuda_queue(q), a->name);
     else
         cuda_mark(a->name);
-    stamp_now<<<1, 1, 0, cuda_stream(q)>>>(a->at);
+    launch_behind(cuda_stream(q), stamp_now, 1, 1, 0, a->at);
     queue_note(q, "stamp");
 }
 
@@ -42,6 +42,6 @@ extern "C" void cuda_inspect(struct queue *q, const struct inspect_args *a)
 {
     if (queue_skips(q, a->rows))
         return;
-    inspect_rows<<<1, THREADS, 0, cuda_stream(q)>>>(*a, cuda_queue(q)->alarm);
+    launch_behind(cuda_stream(q), inspect_rows, 1, THREADS, 0, *a, cuda_queue(q)->alarm);
     queue_note(q, "inspect");
 }

@@ -295,7 +295,7 @@ static void wide_go(struct queue *q, const struct strip_launch *p, dim3 grid)
     unsigned lots = blocks_for((size_t)p->rows, share::ROWS);
 
     grid.z = p->role == STRIP_DENSE ? lots : (unsigned)p->lots + (p->a.s1 ? lots : 0);
-    strip_wide<C, NT><<<grid, STRIP_THREADS, shared, cuda_stream(q)>>>(*p);
+    launch_behind(cuda_stream(q), strip_wide<C, NT>, grid, STRIP_THREADS, shared, *p);
 }
 
 // strip_go - queue the product; grid.x and grid.y are set.
