@@ -1,8 +1,8 @@
 /* source - where weights come from: named tensors of a checkpoint, read piece by piece.
  *
  * Implementers: source_hf.c (a folder with config.json and safetensors shards, with or without an
- * index) and source_synth.c (weights from a hash of tensor name and element index, any size,
- * nothing on disk but a config.json). Which tensors make up a weight is stored.h's business.
+ * index), source_synth.c (weights from a hash of tensor name and element index, any size,
+ * nothing on disk but a config.json), and source_mixes.c in front of one of these. Which tensors make up a weight is stored.h's business.
  */
 #ifndef TANDEM_MODEL_SOURCE_H
 #define TANDEM_MODEL_SOURCE_H
@@ -71,6 +71,11 @@ int source_synth_open_scheme(uint64_t seed, const struct scheme *scheme, struct 
 /* source_synth_hash - of a made-up tensor of random bytes: they are synth_word's of this hash.
  * errors   1 if the source does not make its tensors up */
 int source_synth_hash(const struct source *s, const char *name, uint64_t *hash);
+
+/* source_mixes_open - what `real` has, with the f32 weights that mix hyper-connections' streams rounded to bf16. Lossy.
+ * owns     real
+ * errors   -ENOMEM */
+int source_mixes_open(struct source *real, struct source **out);
 
 /* source_weight - source_stored of stored.h for what is stored plain: the tensor that holds the
  * weight, its own name for read, and where row 0 begins. */

@@ -218,11 +218,29 @@ static int digest_extra(struct checkpoint *c)
     return r;
 }
 
+/* Packs of rounded weights are no packs of what is stored. */
+static int digest_rounding(uint8_t digest[SHA256_BYTES])
+{
+    static const char what[] = "mixes bf16";
+    struct sha256 *s;
+    int r = sha256_open(&s);
+
+    if (r < 0)
+        return r;
+    sha256_add(s, digest, SHA256_BYTES);
+    sha256_add(s, what, sizeof(what));
+    r = sha256_end(s, digest);
+    sha256_close(s);
+    return r;
+}
+
 static int digest(struct checkpoint *c)
 {
     int r = c->synth ? digest_texts(c) : source_digest(c->folder, c->spec.source_digest);
 
-    return r == 0 && c->set.n_extra > 0 ? digest_extra(c) : r;
+    if (r == 0 && c->set.n_extra > 0)
+        r = digest_extra(c);
+    return r == 0 && c->set.round_mixes ? digest_rounding(c->spec.source_digest) : r;
 }
 
 /* ---- open -------------------------------------------------------------------------------- */
@@ -267,8 +285,9 @@ int checkpoint_source(struct checkpoint *c)
 
     if (r < 0)
         return r;
-    return c->synth ? source_synth_open_scheme(SYNTH_SEED, &c->scheme, &c->source)
-                    : source_hf_open_with(c->folder, c->set.extra, c->set.n_extra, &c->source);
+    r = c->synth ? source_synth_open_scheme(SYNTH_SEED, &c->scheme, &c->source)
+                 : source_hf_open_with(c->folder, c->set.extra, c->set.n_extra, &c->source);
+    return r == 0 && c->set.round_mixes ? source_mixes_open(c->source, &c->source) : r;
 }
 
 void checkpoint_close(struct checkpoint *c)

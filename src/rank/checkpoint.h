@@ -19,6 +19,7 @@ struct checkpoint_settings {
     int rank, ranks;
     int layouts; /* enum pack_layouts; 0: for host backends */
     bool whole_experts, link_rows;
+    bool round_mixes;         /* source_mixes_open */
     const char *const *extra; /* files of weights beside the folder's own */
     int n_extra;
 };

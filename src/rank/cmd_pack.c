@@ -94,6 +94,7 @@ static struct checkpoint_settings settings_of(const struct options *o, int rank)
                                          .layouts = o->layouts,
                                          .whole_experts = o->whole_experts,
                                          .link_rows = o->link_rows,
+                                         .round_mixes = o->round_mixes,
                                          .extra = o->extra,
                                          .n_extra = o->extras };
 }

@@ -47,6 +47,7 @@ enum option_id {
     ID_VERIFY,
     ID_LAYOUT,
     ID_EXPERTS,
+    ID_MIXES,
     ID_ENGRAM,
     ID_EXTRA,
     ID_GBPS,
@@ -122,6 +123,10 @@ static const struct entry entries[] = {
     { "experts", ID_EXPERTS, OPT_PACK, "width|whole", "how experts are shared out (width)" },
     { "engram", ID_ENGRAM, OPT_PACK, "copy|link",
       "n-gram rows: into the packs, or left where they are (copy)" },
+    { "mixes", ID_MIXES, OPT_PACK, "stored|bf16",
+      "weights that mix hyper-connections' streams: as they are stored, or rounded to bf16, which "
+      "is "
+      "lossy (stored)" },
     { "extra", ID_EXTRA, OPT_PACK, "FILE",
       "weights beside MODEL, such as Engram shards; may be repeated" },
     { "verify", ID_VERIFY, OPT_PACK, NULL, "read the packs in OUT again and compare every digest" },
@@ -300,6 +305,16 @@ static int parse_engram(struct options *o, const char *value)
     return code;
 }
 
+static int parse_mixes(struct options *o, const char *value)
+{
+    static const char *const names[] = { "stored", "bf16" };
+    int i, code = parse_choice("mixes", value, names, 2, "stored or bf16", &i);
+
+    if (code == 0)
+        o->round_mixes = i == 1;
+    return code;
+}
+
 static int parse_extra(struct options *o, const char *value)
 {
     if (o->extras == EXTRA_MAX) {
@@ -461,6 +476,8 @@ static int apply(struct options *o, const struct entry *e, const char *value)
         return parse_experts(o, value);
     case ID_ENGRAM:
         return parse_engram(o, value);
+    case ID_MIXES:
+        return parse_mixes(o, value);
     case ID_EXTRA:
         return parse_extra(o, value);
     case ID_FIT:

@@ -19,7 +19,7 @@ enum option_group {
     OPT_SPECIAL = 1 << 6,
     OPT_JSON = 1 << 7,
     OPT_TOP = 1 << 8,
-    OPT_PACK = 1 << 9, /* --ranks --rank --layout --experts --engram --extra --verify */
+    OPT_PACK = 1 << 9, /* --ranks --rank --layout --experts --engram --mixes --extra --verify */
     OPT_GET = 1 << 10,
     OPT_PROMPTS = 1 << 11,
     OPT_OUT = 1 << 12,
@@ -30,7 +30,7 @@ enum option_group {
     OPT_BENCH = 1 << 17,   /* --compare --transport --only --max-tokens --draft */
     OPT_MEET = 1 << 18,
     OPT_ROOF = 1 << 19, /* --measured --fit */
-    OPT_GATE = 1 << 20 /* --full --only --tokens --as-set, and --prompts of its own */
+    OPT_GATE = 1 << 20  /* --full --only --tokens --as-set, and --prompts of its own */
 };
 
 struct command_spec {
@@ -68,7 +68,7 @@ struct options {
     int replies;               /* of each request */
     int pack_ranks, pack_rank; /* pack_rank -1: all */
     int layouts;               /* enum pack_layouts */
-    bool whole_experts, link_rows;
+    bool whole_experts, link_rows, round_mixes;
     const char *extra[EXTRA_MAX];
     int extras;
     double gbps;

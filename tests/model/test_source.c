@@ -36,7 +36,36 @@ static struct source *open_synth(void)
     return s;
 }
 
-static struct source *(*const sources[])(void) = { open_hf, open_synth };
+/* Mixing weights in f32 and in f16, others in f32. */
+static struct source *open_mixes(void)
+{
+    struct tensors f = { 0 };
+    char folder[PATH_CAP];
+    struct source *s;
+    float v[ROWS * COLS];
+    uint16_t half[ROWS * COLS];
+
+    for (int i = 0; i < ROWS * COLS; i++) {
+        v[i] = synth_normal(3, (uint64_t)i);
+        half[i] = (uint16_t)i;
+    }
+    temp_folder(folder);
+    tensors_add(&f, "layers.0.hc_ffn_fn", "F32", "[24,32]", v, sizeof(v));
+    tensors_add(&f, "layers.1.hc_ffn_fn", "F16", "[24,32]", half, sizeof(half));
+    tensors_add(&f, "layers.0.ffn.gate.weight", "F32", "[24,32]", v, sizeof(v));
+    tensors_write(&f, folder, "model.safetensors");
+    cr_assert(eq(int, source_hf_open(folder, &s), 0));
+    cr_assert(eq(int, source_mixes_open(s, &s), 0));
+    folder_count(folder, 1);
+    return s;
+}
+
+static const struct {
+    struct source *(*open)(void);
+    const char *tensor; /* bf16, [ROWS][COLS] */
+} sources[] = { { open_hf, "w.weight" },
+                { open_synth, "w.weight" },
+                { open_mixes, "layers.0.hc_ffn_fn" } };
 
 /* The contract of the table, for every implementer. */
 Test(source, contract)
@@ -45,34 +74,68 @@ Test(source, contract)
 
     log_sink(keep_line, &line);
     for (size_t i = 0; i < sizeof(sources) / sizeof(sources[0]); i++) {
-        struct source *s = sources[i]();
+        struct source *s = sources[i].open();
+        const char *name = sources[i].tensor;
         uint16_t whole[ROWS * COLS], piece[ROWS * COLS];
         struct tensor t, other;
 
         cr_expect(eq(int, s->ops->find(s, "no such tensor", 0, 0, &t), 1), "%s", s->ops->name);
-        cr_assert(eq(int, s->ops->find(s, "w.weight", ROWS, COLS, &t), 0), "%s", s->ops->name);
+        cr_assert(eq(int, s->ops->find(s, name, ROWS, COLS, &t), 0), "%s", s->ops->name);
         cr_expect(t.dtype == DTYPE_BF16 && strcmp(t.type, "BF16") == 0 && t.rank == 2 &&
                       t.shape[0] == ROWS && t.shape[1] == COLS && t.elements == ROWS * COLS,
                   "%s", s->ops->name);
-        cr_assert(eq(int, s->ops->read(s, "w.weight", &t, 0, whole, sizeof(whole)), 0));
+        cr_assert(eq(int, s->ops->read(s, name, &t, 0, whole, sizeof(whole)), 0));
         for (size_t n = 1; n < 40; n++) {
             memset(piece, 0xff, sizeof(piece));
             for (size_t at = 0; at < ROWS * COLS; at += n) {
                 size_t take = ROWS * COLS - at < n ? ROWS * COLS - at : n;
 
-                cr_assert(
-                    eq(int, s->ops->read(s, "w.weight", &t, at * 2, piece + at, take * 2), 0));
+                cr_assert(eq(int, s->ops->read(s, name, &t, at * 2, piece + at, take * 2), 0));
             }
             cr_expect(memcmp(whole, piece, sizeof(whole)) == 0, "%s: pieces of %zu values",
                       s->ops->name, n);
         }
-        cr_expect(eq(int, s->ops->read(s, "w.weight", &t, sizeof(whole), piece, 0), 0));
-        cr_expect(eq(int, s->ops->read(s, "w.weight", &t, sizeof(whole) - 2, piece, 4), -EINVAL));
-        cr_expect(eq(int, s->ops->read(s, "w.weight", &t, UINT64_MAX - 1, piece, 4), -EINVAL));
-        cr_assert(eq(int, s->ops->find(s, "w.weight", ROWS, COLS, &other), 0));
+        cr_expect(eq(int, s->ops->read(s, name, &t, sizeof(whole), piece, 0), 0));
+        cr_expect(eq(int, s->ops->read(s, name, &t, sizeof(whole) - 2, piece, 4), -EINVAL));
+        cr_expect(eq(int, s->ops->read(s, name, &t, UINT64_MAX - 1, piece, 4), -EINVAL));
+        cr_assert(eq(int, s->ops->find(s, name, ROWS, COLS, &other), 0));
         cr_expect(other.offset == t.offset && other.shard == t.shard);
         s->ops->close(s);
     }
+}
+
+/* Rounded are mixing weights in f32 alone. */
+Test(source, mixes_are_rounded_and_nothing_else)
+{
+    static const struct {
+        const char *name;
+        enum dtype dtype;
+    } cases[] = { { "layers.0.hc_ffn_fn", DTYPE_BF16 },
+                  { "layers.1.hc_ffn_fn", DTYPE_F16 },
+                  { "layers.0.ffn.gate.weight", DTYPE_F32 } };
+    struct source *s = open_mixes();
+
+    for (size_t c = 0; c < sizeof(cases) / sizeof(cases[0]); c++) {
+        unsigned char raw[ROWS * COLS * 4];
+        struct tensor t;
+
+        cr_assert(eq(int, s->ops->find(s, cases[c].name, ROWS, COLS, &t), 0));
+        cr_expect(t.dtype == cases[c].dtype && t.each == (int)dtype_bytes(t.dtype), "%s",
+                  cases[c].name);
+        cr_assert(
+            eq(int, s->ops->read(s, cases[c].name, &t, 0, raw, ROWS * COLS * (size_t)t.each), 0));
+        for (int i = 0; i < ROWS * COLS; i++) {
+            float v = synth_normal(3, (uint64_t)i);
+            uint16_t half = (uint16_t)i, bits = bf16_from_f32(v);
+            const void *want = t.dtype == DTYPE_F32   ? (const void *)&v
+                               : t.dtype == DTYPE_F16 ? (const void *)&half
+                                                      : (const void *)&bits;
+
+            cr_expect(memcmp(raw + i * t.each, want, (size_t)t.each) == 0, "%s %d", cases[c].name,
+                      i);
+        }
+    }
+    s->ops->close(s);
 }
 
 static void note(void *arg, const char *name)

@@ -42,6 +42,18 @@ same 'FP8 and MXFP4 choose as bf16 does, mostly' yes "$([ "${agree:-0}" -ge 85 ]
 expect 0 '' "$TANDEM" score "${CACHE[@]}" --set "model=$MODEL" --against "$MODEL" --prompts "$P"
 same 'a model agrees with itself' 1 "$(grep -c '^top-1 agreement .*: 100.00% of' "$WORK/out")"
 
+# Mixing weights rounded to bf16: only where it is asked for, and no pack of what is stored.
+expect 0 '' "$TANDEM" pack "$MODEL" "$WORK/mixes" --mixes bf16
+expect 0 'every digest holds' "$TANDEM" pack "$MODEL" "$WORK/mixes" --mixes bf16 --verify
+expect 1 'another checkpoint' "$TANDEM" pack "$MODEL" "$WORK/mixes" --verify
+expect 64 'stored or bf16' "$TANDEM" pack "$MODEL" "$WORK/mixes" --mixes f16
+"$TANDEM" inspect "$WORK/mixes/rank0.pack" >"$WORK/out" 2>&1
+same 'mixes' '16 0' "$(grep -c 'hc_[a-z]*_fn .* bf16 ' "$WORK/out") $(grep -c 'hc_[a-z]*_fn .* f32 ' "$WORK/out")"
+expect 0 '' "$TANDEM" score "${CACHE[@]}" --set "model=$MODEL" --against "$WORK/mixes" --prompts "$P"
+cat "$WORK/out"
+agree=$(sed -n 's/^top-1 agreement .*: \([0-9]*\)\..*/\1/p' "$WORK/out")
+same 'rounded mixes choose as stored ones do, mostly' yes "$([ "${agree:-0}" -ge 95 ] && echo yes)"
+
 # ---- packs -----------------------------------------------------------------------------------------------
 
 for layout in cpu cuda both; do
