@@ -25,8 +25,9 @@ case ${1-} in
     options=(-Db_sanitize=thread -Db_lundef=false)
     patience=8
     tests=(--suite thread)
-    export TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1
-    BUILD_ONLY=(src/rank/tandem tests/rank/tsan_group)
+    # ranks that fail leave beside threads that still run, and at once
+    export TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1:report_thread_leaks=0:atexit_sleep_ms=0
+    BUILD_ONLY=(src/rank/tandem tests/rank/tsan_group tests/rank/tandem_held)
     ;;
 *) die 64 "check.sh [--sanitize | --thread], not $*" ;;
 esac
