@@ -98,6 +98,7 @@ void mapping_block(sigset_t *old)
 
     sigfillset(&others);
     sigdelset(&others, SIGBUS);
+    sigdelset(&others, SIGUSR2); /* a worker that hangs shows where (stacks.h) */
     pthread_sigmask(SIG_SETMASK, &others, old);
 }
 

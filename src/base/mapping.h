@@ -29,8 +29,8 @@ void mapping_close(const void *at, size_t bytes);
 void mapping_scattered(const void *at, size_t bytes);
 void mapping_need(const void *at, size_t bytes);
 
-/* mapping_block - block all other signals in the calling thread and those that it starts: SIGBUS in a thread that has it
- * blocked kills. *old is for pthread_sigmask. */
+/* mapping_block - block all other signals but SIGUSR2 (stacks.h) in the calling thread and those that it starts: SIGBUS in
+ * a thread that has it blocked kills. *old is for pthread_sigmask. */
 void mapping_block(sigset_t *old);
 
 /* mapping_watch - one watcher more, or one less. */

@@ -125,7 +125,12 @@ static size_t read_notes(struct pack_part *p, struct pack_toc *t, uint64_t end,
 
 static int reserve(int fd, uint64_t bytes, const char *path)
 {
-    if (fallocate(fd, 0, 0, (off_t)bytes) == 0 || errno == EOPNOTSUPP || errno == ENOSYS)
+    int r;
+
+    do
+        r = fallocate(fd, 0, 0, (off_t)bytes);
+    while (r < 0 && errno == EINTR); /* of a process that was stopped, too */
+    if (r == 0 || errno == EOPNOTSUPP || errno == ENOSYS)
         return 0;
     return fail(-errno, "%s: no room for %llu bytes: %s", path, (unsigned long long)bytes,
                 strerror(errno));

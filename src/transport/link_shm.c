@@ -123,7 +123,9 @@ static int make_segment(struct shm_link *s, char *name, size_t cap, int *keep,
     if (fd < 0)
         return fail(-errno, "link shm: memfd: %s", strerror(errno));
     /* allocated now: memory that is short is an error here and a SIGBUS later */
-    r = posix_fallocate(fd, 0, (off_t)s->bytes);
+    do
+        r = posix_fallocate(fd, 0, (off_t)s->bytes);
+    while (r == EINTR); /* of a process that was stopped, too */
     if (r != 0)
         r = fail(-r, "link shm: %zu bytes of shared memory: %s", s->bytes, strerror(r));
     else if (fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0)
