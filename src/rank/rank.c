@@ -107,6 +107,19 @@ static const char *comm_of(const struct config *c, bool threads)
                : "link";
 }
 
+/* A device's libraries start here, whatever they do to the environment, which the group's thread reads. What is wrong
+ * with the device is said when the rank loads: then the others hear it. */
+static void start_device(const struct config *c)
+{
+    const struct backend_ops *b;
+    char why[160];
+
+    fail_hold(true);
+    if (backend_find(c->backend, &b) == 0 && !(b->caps & BACKEND_HOST_MEMORY))
+        b->probe(config_device(c), why, sizeof(why));
+    fail_hold(false);
+}
+
 int rank_open(const struct config *cfg, struct drain *drain, struct group_hub *hub, bool alone,
               struct rank *k)
 {
@@ -127,6 +140,7 @@ int rank_open(const struct config *cfg, struct drain *drain, struct group_hub *h
         return exit_code_of(STEP_DEVICE, r);
     if (hub || k->cfg.ranks == 1 || alone)
         return 0;
+    start_device(&k->cfg);
     r = group_of(k, &s);
     if (r == 0)
         r = meeting_open(&s, on_no_group, k, &k->meeting);
