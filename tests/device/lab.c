@@ -46,14 +46,16 @@ void lab_close(struct lab *l)
 void lab_begin(struct lab *l, const char *op)
 {
     l->op = op;
-    l->cases = 0;
+    l->cases = l->left_out = 0;
     l->worst = 0;
 }
 
 void lab_end(struct lab *l)
 {
-    printf("%-12s %4d cases, largest difference %.3g of its tolerance\n", l->op, l->cases,
-           l->worst);
+    printf("%-12s %4d cases, largest difference %.3g of its tolerance", l->op, l->cases, l->worst);
+    if (l->left_out)
+        printf("; %d of more than %zu bytes left out", l->left_out, l->most);
+    printf("\n");
     fflush(stdout);
 }
 
@@ -354,10 +356,33 @@ static void run_quick(struct trial *t, struct side *dev)
             run_device(t, dev, 0, n, true);
 }
 
+/* Whether the case is one of those that are too large to be run. */
+static bool too_large(struct trial *t)
+{
+    size_t bytes = 0;
+
+    for (int i = 0; i < t->bufs; i++)
+        bytes += t->buf[i].kind == BUF_SCRATCH ? 0 : t->buf[i].bytes;
+    if (t->lab->most == 0 || bytes <= t->lab->most)
+        return false;
+    for (int i = 0; i < t->bufs; i++)
+        free(t->buf[i].host);
+    t->lab->left_out++;
+    return true;
+}
+
+/* Of runs of fewer rows, those that most is not against: on both sides of where other kernels begin. */
+static bool is_wanted(const struct lab *l, int rows)
+{
+    return l->most == 0 || rows == 1 || rows == 3 || rows == 8 || rows == 9 || rows == LAB_ROWS;
+}
+
 void lab_run(struct trial *t)
 {
     struct side ref, dev, all;
 
+    if (too_large(t))
+        return;
     t->lab->cases++;
     open_device(t, &dev);
     if (t->lab->quick) {
@@ -372,11 +397,11 @@ void lab_run(struct trial *t)
         for (int i = 0; i < t->bufs; i++) {
             dev.out[i] = malloc(t->buf[i].bytes + 64);
         }
-        for (int r = 0; t->alone && r < t->rows && r < LAB_ROWS; r++)
+        for (int r = 0; t->alone && r < t->rows && r < LAB_ROWS; r += t->lab->most ? 7 : 1)
             if (run_device(t, &dev, r, 1, false))
                 compare_rows(t, &all, &dev, r, 1);
         for (int n = 1; t->alone && n <= t->rows && n <= LAB_ROWS; n++)
-            if (run_device(t, &dev, 0, n, false))
+            if (is_wanted(t->lab, n) && run_device(t, &dev, 0, n, false))
                 compare_rows(t, &all, &dev, 0, n);
         for (int i = 0; i < t->bufs; i++)
             free(all.out[i]);
@@ -415,7 +440,8 @@ static void *run_beside(void *arg)
 
 void lab_beside(struct trial *t, struct trial *other, int times)
 {
-    struct beside b[2] = { { .t = t, .times = times }, { .t = other, .times = times } };
+    int most = t->lab->most && times > 2 ? 2 : times;
+    struct beside b[2] = { { .t = t, .times = most }, { .t = other, .times = most } };
     struct lab *l = t->lab;
 
     l->cases++;

@@ -34,6 +34,8 @@ struct lab {
     int cases, failures;
     bool quick;   /* the device alone and each case once, for tools that make a program slow */
     bool few;     /* of quick: a few cases for every kernel */
+    size_t most;  /* cases of more bytes are left out, and of the others most runs of fewer rows; 0: none */
+    int left_out;
     double worst; /* of this op, as a share of its tolerance */
     uint64_t seed;
 };

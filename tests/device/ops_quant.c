@@ -78,7 +78,7 @@ static void matmul(struct lab *l)
 
     lab_begin(l, "quantised");
     for (int i = 0;; i++) {
-        struct quant_shape s;
+        struct quant_shape s = { 0 };
 
         if (!qmats_type(i, &s.w))
             break;

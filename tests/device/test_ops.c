@@ -1,8 +1,9 @@
 /* Every op of the CUDA backend against the reference: see lab.h.
  *
- *   ops [-q] [-f] [-s] [-m] [part]     -q leaves out the reference and the runs of fewer rows, -f of those cases too that
+ *   ops [-q] [-f] [-s] [-m] [-b BYTES] [part]     -q leaves out the reference and the runs of fewer rows, -f of those cases too that
  *                                      have no kernel which was not in two before; -s lets no launches overlap; -m: as on a
- *                                      device with little shared memory
+ *                                      device with little shared memory; -b leaves out cases of more bytes than so many, and of
+ *                                      others most runs of fewer rows
  */
 #include "tests/device/lab.h"
 #include "tests/device/parts.h"
@@ -29,6 +30,11 @@ int ops_main(int argc, char **argv)
         if (l.few)
             kernels_watch();
         l.dev->overlap &= strcmp(argv[1], "-s") != 0;
+        if (strcmp(argv[1], "-b") == 0 && argc > 2) {
+            l.most = strtoul(argv[2], NULL, 10);
+            argc--;
+            argv++;
+        }
     }
     for (int i = 0; i < COUNT(parts); i++)
         if (argc < 2 || strcmp(argv[1], parts[i].name) == 0)
