@@ -4,7 +4,6 @@
 #include <condition_variable>
 #include <deque>
 #include <functional>
-#include <list>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -47,6 +46,7 @@ struct emulated_task {
 
 struct emulated_graph {
     std::vector<task_ptr> nodes;
+    std::vector<emulated_stream *> streams; // that the capture has gone to
 };
 
 struct emulated_stream {
@@ -565,6 +565,8 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t e, unsigned fla
         s->graph = e->graph;
         s->side = true;
         s->tail.clear();
+        s->nodes.clear();
+        s->graph->streams.push_back(s);
     }
     for (auto &t : e->tasks) {
         s->tail.push_back({ t, false });
@@ -606,13 +608,6 @@ cudaError_t cudaEventSynchronize(cudaEvent_t e)
 
 // ---- graphs --------------------------------------------------------------------------------------
 
-static std::list<emulated_stream *> &captured()
-{
-    static thread_local std::list<emulated_stream *> all;
-
-    return all;
-}
-
 cudaError_t cudaThreadExchangeStreamCaptureMode(enum cudaStreamCaptureMode *mode)
 {
     return cudaSuccess;
@@ -620,7 +615,7 @@ cudaError_t cudaThreadExchangeStreamCaptureMode(enum cudaStreamCaptureMode *mode
 
 cudaError_t cudaStreamBeginCapture(cudaStream_t s, enum cudaStreamCaptureMode mode)
 {
-    s->graph = new emulated_graph;
+    s->graph = new emulated_graph{ {}, { s } };
     s->side = false;
     s->tail.clear();
     s->nodes.clear();
@@ -630,9 +625,12 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t s, enum cudaStreamCaptureMode mo
 cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t *g)
 {
     *g = s->graph;
-    s->graph = NULL;
-    s->tail.clear();
-    s->nodes.clear();
+    for (emulated_stream *o : (*g)->streams) {
+        o->graph = NULL;
+        o->side = false;
+        o->tail.clear();
+        o->nodes.clear();
+    }
     return cudaSuccess;
 }
 
@@ -680,7 +678,7 @@ static std::vector<task_ptr> copies_of(const emulated_graph *g)
 
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t g, unsigned long long flags)
 {
-    *exec = new emulated_graph{ copies_of(g) };
+    *exec = new emulated_graph{ copies_of(g), {} };
     return cudaSuccess;
 }
 
