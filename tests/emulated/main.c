@@ -2,7 +2,7 @@
  * this machine's processor.
  *
  *   emulated_tests ops attend              one file's ops against the reference (tests/device/test_ops.c)
- *   emulated_tests ops -b 100000           of all ops the cases of up to 100,000 bytes: as the suite has it
+ *   emulated_tests ops -b 100000           of all ops the cases of up to 100,000 bytes; the suite has a bound for each file
  *   emulated_tests -r 1 queue -q           in another order: engine.h, `order`
  *   emulated_tests -l 1 ops dense          a device of much shared memory; else it is of GB10's 99 KiB a block
  *
