@@ -1,4 +1,4 @@
-/* emulated [-r ORDER] [-l 1] PART [argument]... - parts of the device tests on the kernels' own sources, compiled for
+/* emulated_tests [-r ORDER] [-l 1] PART [argument]... - parts of the device tests on the kernels' own sources, compiled for
  * this machine's processor.
  *
  *   emulated_tests ops attend              one file's ops against the reference (tests/device/test_ops.c)
@@ -46,8 +46,8 @@ int main(int argc, char **argv)
     for (size_t i = 0; argc > 1 && i < sizeof(parts) / sizeof(parts[0]); i++)
         if (strcmp(argv[1], parts[i].name) == 0)
             return parts[i].run(argc - 1, argv + 1);
-    fprintf(stderr, "usage: emulated [-r ORDER] PART [argument]..., PART is ops, queue, graph, "
-                    "laws or rounds\n");
+    fprintf(stderr, "usage: emulated_tests [-r ORDER] [-l 1] PART [argument]..., PART is ops, queue, "
+                    "graph, laws or rounds\n");
     return 64;
 }
 
