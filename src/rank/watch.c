@@ -102,12 +102,23 @@ static void expired(void *arg, const char *what)
     w->s.expired(w->s.arg, what);
 }
 
+/* A process may begin with the signal blocked, and its threads with it. */
+static void hear_alarm(void)
+{
+    sigset_t alarm;
+
+    sigemptyset(&alarm);
+    sigaddset(&alarm, SIGALRM);
+    pthread_sigmask(SIG_UNBLOCK, &alarm, NULL);
+}
+
 static void *watch_thread(void *arg)
 {
     struct watch *w = (struct watch *)arg;
     int look = w->s.limit_ms / 4 < LOOK_MS ? w->s.limit_ms / 4 + 1 : LOOK_MS;
     bool said = false;
 
+    hear_alarm();
     log_rank(w->s.rank);
     pthread_mutex_lock(&w->lock);
     while (!w->leave) {
