@@ -17,6 +17,7 @@ int ops_main(int argc, char **argv)
                   { "hyper", ops_hyper },     { "state", ops_state }, { "attend", ops_attend },
                   { "experts", ops_experts }, { "pick", ops_pick },   { "offer", ops_offer } };
     struct lab l;
+    bool known = false;
     int r;
 
     for (int i = 1; i < argc; i++)
@@ -37,10 +38,15 @@ int ops_main(int argc, char **argv)
         }
     }
     for (int i = 0; i < COUNT(parts); i++)
-        if (argc < 2 || strcmp(argv[1], parts[i].name) == 0)
+        if (argc < 2 || strcmp(argv[1], parts[i].name) == 0) {
             parts[i].run(&l);
+            known = true;
+        }
     printf("ops: %d failures\n", l.failures);
     r = l.failures != 0;
     lab_close(&l);
-    return r;
+    if (known)
+        return r;
+    fprintf(stderr, "ops: no part is called %s\n", argv[1]);
+    return 64;
 }

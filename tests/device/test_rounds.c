@@ -7,14 +7,9 @@
 #include "src/base/clock.h"
 #include "src/base/file.h"
 #include "src/base/log.h"
-#include "src/base/rng.h"
 #include "src/model/row_store.h"
-#include "src/model/slot.h"
-#include "src/rank/job.h"
-#include "src/rank/parts.h"
-#include "src/verify/sampler.h"
 #include "tests/device/parts.h"
-#include "tests/rig/goldens.h"
+#include "tests/device/rounds.h"
 
 #include <cuda_runtime_api.h>
 #include <errno.h>
@@ -23,21 +18,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#define ASKED 14
-#define REPLY 40
-
-static int failures;
-
-#define CHECK(c, ...)                                                                              \
-    do {                                                                                           \
-        if (!(c) && __atomic_add_fetch(&failures, 1, __ATOMIC_RELAXED) < 40) {                     \
-            printf("FAILED line %d: %s: ", __LINE__, #c);                                          \
-            printf(__VA_ARGS__);                                                                   \
-            printf("\n");                                                                          \
-            fflush(stdout);                                                                        \
-        }                                                                                          \
-    } while (0)
 
 /* ---- a device that has no memory for graphs --------------------------------------------------- */
 
@@ -202,231 +182,13 @@ int __wrap_round_run(struct rounds *r, const struct plan_round *p, int64_t t_ns,
     return err;
 }
 
-/* ---- what is asked ---------------------------------------------------------------------------- */
-
-struct asked {
-    int first, n, max; /* of the text; tokens of the reply */
-    struct sampler sampler;
-    bool draft;
-};
-
-/* Prompts around the edges of windows of 64 and of chunks, greedy and sampled, short and long. */
-static void ask(int i, bool draft, struct asked *a)
-{
-    static const int lengths[ASKED] = { 1, 2, 9, 63, 64, 65, 66, 70, 127, 128, 129, 140, 300, 500 };
-
-    *a = (struct asked){ .first = 17 * i, .n = lengths[i], .max = REPLY - i, .draft = draft };
-    sampler_default(&a->sampler);
-    a->sampler.temperature = i % 2 ? 0.8 : 0;
-    a->sampler.top_p = i % 3 == 1 ? 0.95 : 1;
-    a->sampler.top_k = i % 5 == 3 ? 20 : 0;
-    a->sampler.frequency = i == 7 || i == 10 ? 0.5 : 0;
-    a->sampler.seed = 7;
-}
-
-struct said {
-    int n;
-    int32_t ids[REPLY];
-};
-
-/* ---- one job ---------------------------------------------------------------------------------- */
-
-enum harm { NO_HARM, BAD_STATE };
-
-struct run {
-    struct job job;
-    int from, to; /* requests of the list */
-    bool draft;
-    int together; /* streams at once */
-    int passes;   /* over the list */
-    enum harm harm;
-    struct said text[ASKED];
-    uint64_t allocations[4]; /* after each pass */
-    size_t room[4];
-    struct capture_counts graphs;
-    struct tally tally;
-    char said[256]; /* the sentence that ended it */
-};
-
-static int prepare(struct job *j, struct rank *k)
-{
-    return 0;
-}
-
-static void keep_text(const struct run *r, int i, const struct reply *got, struct said *t)
-{
-    CHECK(got->n <= REPLY, "request %d", i);
-    t->n = got->n;
-    memcpy(t->ids, got->ids, sizeof(t->ids[0]) * (size_t)got->n);
-}
-
-/* Requests join as slots come free. */
-static int pass(struct run *r, struct lead *l)
-{
-    size_t n;
-    const int32_t *ids = golden_i32(&n, "prose_long.ids");
-    struct reply reply[ASKED] = { 0 };
-    bool done[ASKED] = { false };
-    int next = r->from, live = 0, err = 0;
-
-    while (err == 0 && (next < r->to || live > 0)) {
-        while (next < r->to && live < r->together) {
-            struct asked a;
-            struct request q;
-
-            ask(next, r->draft, &a);
-            q = (struct request){ .ids = ids + a.first,
-                                  .n = a.n,
-                                  .max_tokens = a.max,
-                                  .sampler = a.sampler,
-                                  .ignore_end = true,
-                                  .draft = a.draft };
-            err = lead_add(l, &q, &reply[next]);
-            if (err != 0)
-                break;
-            next++, live++;
-        }
-        if (err == 0)
-            err = lead_step(l);
-        for (int i = r->from; i < next; i++)
-            if (!done[i] && reply[i].finish != FINISH_NONE) {
-                done[i] = true;
-                live--;
-                keep_text(r, i, &reply[i], &r->text[i]);
-            }
-        if (err == 1 && live == 0)
-            err = 0;
-    }
-    for (int i = r->from; i < r->to; i++)
-        reply_free(&reply[i]);
-    return err;
-}
-
-/* A number that is none in what the third layer keeps of slot 0, as a broken kernel would leave it. */
-static int spoil(struct lead *l)
-{
-    struct rank *k = lead_round(l)->k;
-    const struct state_view *v = k->pool->view;
-    unsigned char row[4096];
-    int window = 0, i = 0;
-
-    for (;; i++)
-        if (k->pool->states.spec[i].kind == STATE_RING && v[i].cols == v[0].cols && window++ == 2)
-            break;
-    memset(row, 0xff, sizeof(row)); /* codes and scales that read back as no number */
-    for (int at = 0; at < v[i].cap; at++)
-        k->q->ops->put(k->q, v[i].base + (size_t)at * v[i].row_bytes, row, v[i].row_bytes);
-    return k->q->ops->wait(k->q);
-}
-
-static int work(struct job *j, struct lead *l)
-{
-    struct run *r = (struct run *)j;
-    struct rounds *rounds = lead_round(l);
-    int err = 0;
-
-    for (int i = 0; i < r->passes && err == 0; i++) {
-        err = pass(r, l);
-        r->allocations[i] = rounds->k->dev->allocations;
-        r->room[i] = rounds->k->dev->ops->room(rounds->k->dev);
-        if (i == 0 && r->passes > 1)
-            rounds->tally = (struct tally){ 0 };
-    }
-    if (err < 0)
-        snprintf(r->said, sizeof(r->said), "%s", rank_cause(rounds->k));
-    if (err == 0 && r->harm == BAD_STATE) {
-        size_t n;
-        struct reply reply = { 0 };
-        struct request q = { .ids = golden_i32(&n, "prose_long.ids"), .n = 30, .max_tokens = 20 };
-
-        sampler_default(&q.sampler);
-        err = lead_add(l, &q, &reply);
-        for (int i = 0; i < 4 && err == 0; i++)
-            err = lead_step(l);
-        if (err == 0)
-            err = spoil(l);
-        if (err == 0)
-            err = lead_run(l);
-        snprintf(r->said, sizeof(r->said), "%s", rank_cause(rounds->k));
-        reply_free(&reply);
-    }
-    r->graphs = parts_counts(rounds->parts);
-    r->tally = rounds->tally;
-    return job_code(l, err);
-}
-
-/* Settings are given as words; the result is the exit code. */
-static int run(struct run *r, const char *const *set)
-{
-    static const char *const base[] = {
-        "model=models/pocket-dsv41", "backend=cuda",   "context=640",
-        "prefill_chunk=64",          "log_level=warn", NULL
-    };
-    struct config cfg;
-    int code;
-
-    r->job = (struct job){ .prepare = prepare, .lead = work };
-    r->passes = r->passes ? r->passes : 1;
-    r->together = r->together ? r->together : 1;
-    r->to = r->to ? r->to : ASKED;
-    CHECK(config_init(&cfg) == 0, "config");
-    for (int i = 0; base[i]; i++)
-        CHECK(config_set(&cfg, base[i]) == 0, "%s", base[i]);
-    for (int i = 0; set[i]; i++)
-        CHECK(config_set(&cfg, set[i]) == 0, "%s", set[i]);
-    CHECK(config_check(&cfg) == 0, "config");
-    code = job_run(&r->job, &cfg);
-    config_free(&cfg);
-    return code;
-}
-
-#define SET(...) ((const char *const[]){ __VA_ARGS__, NULL })
-
-static void same(const struct run *want, const struct run *got, const char *what)
-{
-    for (int i = got->from; i < got->to; i++)
-        CHECK(want->text[i].n == got->text[i].n &&
-                  memcmp(want->text[i].ids, got->text[i].ids,
-                         sizeof(int32_t) * (size_t)want->text[i].n) == 0,
-              "%s: request %d says something else", what, i);
-}
-
-static double per_round(const struct tally *t, int64_t ns)
-{
-    return t->rounds ? (double)ns / NS_PER_US / (double)t->rounds : 0;
-}
-
-static void print(const char *what, const struct run *r)
-{
-    const struct tally *t = &r->tally;
-
-    printf("%s: %llu rounds, %.2f tokens each; us a round: host %.1f (plan %.1f stage %.1f launch "
-           "%.1f "
-           "commit %.1f) and n-gram rows %.1f beside device %.0f (window %.0f choose %.0f ingest "
-           "%.0f draft %.0f), idle %.0f; "
-           "graphs %llu made, %llu dropped, %llu replayed, %llu eager\n",
-           what, (unsigned long long)t->rounds,
-           t->rounds ? (double)t->landed / (double)t->rounds : 0.0,
-           per_round(t, t->plan_ns + t->stage_ns + t->launch_ns + t->commit_ns),
-           per_round(t, t->plan_ns), per_round(t, t->stage_ns), per_round(t, t->launch_ns),
-           per_round(t, t->commit_ns), per_round(t, t->bring_ns),
-           per_round(t, t->window_ns + t->choose_ns + t->ingest_ns + t->draft_ns),
-           per_round(t, t->window_ns), per_round(t, t->choose_ns), per_round(t, t->ingest_ns),
-           per_round(t, t->draft_ns), per_round(t, t->idle_ns), (unsigned long long)r->graphs.made,
-           (unsigned long long)r->graphs.dropped, (unsigned long long)r->graphs.replayed,
-           (unsigned long long)r->graphs.eager);
-    fflush(stdout);
-}
-
 /* ---- cases ------------------------------------------------------------------------------------ */
-
-static struct run serial; /* what every reply has to be: eager, undrafted, alone */
 
 static void make_serial(void)
 {
-    serial = (struct run){ 0 };
-    CHECK(run(&serial, SET("graphs=off", "draft=none")) == 0, "serial");
-    print("serial, eager", &serial);
+    rounds_serial = (struct run){ 0 };
+    CHECK(rounds_run(&rounds_serial, SET("graphs=off", "draft=none")) == 0, "serial");
+    rounds_print("serial, eager", &rounds_serial);
 }
 
 /* F-05, F-06, F-08, F-19 and the law of capture: replies do not depend on drafts, depth, company, the slot's
@@ -443,11 +205,12 @@ static void replies(const char *ranks)
             char name[64];
 
             snprintf(name, sizeof(name), "%s %s together=%d", ranks, depths[i], together);
-            CHECK(run(&eager, SET(ranks, depths[i], "graphs=off", "costs=auto")) == 0, "%s", name);
-            same(&serial, &eager, name);
-            CHECK(run(&captured, SET(ranks, depths[i], "graphs=on")) == 0, "%s", name);
-            same(&serial, &captured, name);
-            print(name, &captured);
+            CHECK(rounds_run(&eager, SET(ranks, depths[i], "graphs=off", "costs=auto")) == 0, "%s",
+                  name);
+            rounds_same(&rounds_serial, &eager, name);
+            CHECK(rounds_run(&captured, SET(ranks, depths[i], "graphs=on")) == 0, "%s", name);
+            rounds_same(&rounds_serial, &captured, name);
+            rounds_print(name, &captured);
             CHECK(captured.graphs.replayed > captured.graphs.eager, "%s", name);
             CHECK(captured.graphs.held <= 48, "%s", name);
         }
@@ -465,42 +228,8 @@ static void fresh(void)
     for (int i = 0; i < ASKED; i++) {
         struct run r = { .from = i, .to = i + 1, .draft = true };
 
-        CHECK(run(&r, SET("depth=4", "graphs=on", "slots=1")) == 0, "request %d", i);
-        same(&serial, &r, "alone in a process");
-    }
-}
-
-/* What is off unless it is asked for. */
-static const char *const levers_on[] = { "early_ingest=on", "graph_pieces=3", "graph_pieces=8" };
-
-#define LEVERS (sizeof(levers_on) / sizeof(levers_on[0]))
-
-static void two_ranks(void)
-{
-    struct run eager = { .draft = true, .together = 3 };
-
-    CHECK(run(&eager, SET("ranks=2", "device=0", "depth=4", "graphs=off", "partials=fp32")) == 0,
-          "two ranks");
-    for (size_t i = 0; i <= LEVERS; i++) {
-        const char *way = i < LEVERS ? levers_on[i] : "graphs=on";
-        struct run got = { .draft = true, .together = 3 };
-
-        CHECK(run(&got, SET("ranks=2", "device=0", "depth=4", "partials=fp32", way)) == 0, "%s",
-              way);
-        same(&eager, &got, way);
-        printf("two ranks on one device, "), print(way, &got);
-    }
-}
-
-static void levers(void)
-{
-    for (size_t i = 0; i < LEVERS; i++) {
-        struct run got = { .draft = true, .together = 3 };
-
-        CHECK(run(&got, SET("depth=4", levers_on[i])) == 0, "%s", levers_on[i]);
-        same(&serial, &got, levers_on[i]);
-        print(levers_on[i], &got);
-        CHECK(got.graphs.replayed > got.graphs.eager, "%s", levers_on[i]);
+        CHECK(rounds_run(&r, SET("depth=4", "graphs=on", "slots=1")) == 0, "request %d", i);
+        rounds_same(&rounds_serial, &r, "alone in a process");
     }
 }
 
@@ -512,9 +241,9 @@ static void bound(void)
     for (int i = 0; i < 3; i++) {
         struct run r = { .draft = true, .together = 3 };
 
-        CHECK(run(&r, SET(most[i], "depth=4", "graphs=on")) == 0, "%s", most[i]);
-        same(&serial, &r, most[i]);
-        print(most[i], &r);
+        CHECK(rounds_run(&r, SET(most[i], "depth=4", "graphs=on")) == 0, "%s", most[i]);
+        rounds_same(&rounds_serial, &r, most[i]);
+        rounds_print(most[i], &r);
         CHECK(r.graphs.held <= atoi(most[i] + strlen("graph_max=")), "%s: %d", most[i],
               r.graphs.held);
         CHECK(r.graphs.dropped > 0, "%s", most[i]);
@@ -526,9 +255,9 @@ static void no_allocation(void)
 {
     struct run r = { .draft = true, .together = 2, .passes = 3 };
 
-    CHECK(run(&r, SET("depth=4", "graphs=on", "graph_max=128")) == 0, "passes");
-    same(&serial, &r, "third pass");
-    print("second and third pass", &r);
+    CHECK(rounds_run(&r, SET("depth=4", "graphs=on", "graph_max=128")) == 0, "passes");
+    rounds_same(&rounds_serial, &r, "third pass");
+    rounds_print("second and third pass", &r);
     CHECK(r.allocations[0] > 0 && r.allocations[1] == r.allocations[0] &&
               r.allocations[2] == r.allocations[0],
           "%llu, %llu, %llu allocations", (unsigned long long)r.allocations[0],
@@ -546,7 +275,7 @@ static void one_wait(void)
     }; /* greedy: candidates always decide */
 
     driver.rounds = driver.one = driver.replays = 0;
-    CHECK(run(&r, SET("depth=4", "graphs=on", "slots=1")) == 0, "one wait");
+    CHECK(rounds_run(&r, SET("depth=4", "graphs=on", "slots=1")) == 0, "one wait");
     CHECK(driver.replays > 10 && driver.one == driver.replays,
           "%d of %d replayed rounds waited once and did nothing else", driver.one, driver.replays);
     printf("%d rounds, %d replayed, each with one wait and no allocation, copy or memset of the "
@@ -565,7 +294,8 @@ static void late_rows(void)
         struct run want = { .from = 11, .to = 13, .draft = true };
 
         late.on = false;
-        CHECK(run(&want, SET(ranks[i], "device=0", "depth=4", "graphs=off", "partials=fp32")) == 0,
+        CHECK(rounds_run(&want,
+                         SET(ranks[i], "device=0", "depth=4", "graphs=off", "partials=fp32")) == 0,
               "%s", ranks[i]);
         late.on = true;
         for (int j = 0; j < 2; j++) {
@@ -574,18 +304,19 @@ static void late_rows(void)
 
             late.delay_ns = 20 * NS_PER_MS;
             late.lose = 0;
-            CHECK(run(&slow, SET(ranks[i], "device=0", "depth=4", graphs[j], "partials=fp32")) == 0,
+            CHECK(rounds_run(&slow,
+                             SET(ranks[i], "device=0", "depth=4", graphs[j], "partials=fp32")) == 0,
                   "%s %s", ranks[i], graphs[j]);
-            same(&want, &slow, "late rows");
-            print("late rows", &slow);
+            rounds_same(&want, &slow, "late rows");
+            rounds_print("late rows", &slow);
 
             if (i > 0) /* a group that fails ends its process: processes.sh */
                 continue;
             late.delay_ns = 0;
             late.lose = atomic_load(&late.takes) + 21;
             begin = clock_ns();
-            CHECK(run(&lost, SET(ranks[i], "device=0", "depth=4", graphs[j], "log_level=err")) ==
-                      70,
+            CHECK(rounds_run(&lost, SET(ranks[i], "device=0", "depth=4", graphs[j],
+                                        "log_level=err")) == 70,
                   "lost rows, %s %s", ranks[i], graphs[j]);
             CHECK(strstr(lost.said, "row store: a test has lost the rows"), "\"%s\"", lost.said);
             printf("%s %s: over after %.1f s: %s\n", ranks[i], graphs[j],
@@ -595,7 +326,8 @@ static void late_rows(void)
     /* a host that is away for longer than the device waits */
     late.lose = 0;
     late.delay_ns = 500 * NS_PER_MS;
-    CHECK(run(&gone, SET("wait_limit_ms=100", "graphs=on", "draft=none", "log_level=err")) == 70,
+    CHECK(rounds_run(&gone, SET("wait_limit_ms=100", "graphs=on", "draft=none", "log_level=err")) ==
+              70,
           "a limit");
     CHECK(strstr(gone.said, "bring: the host has brought nothing in 200 ms"), "\"%s\"", gone.said);
     late.on = false;
@@ -630,10 +362,10 @@ static void out_of_memory(void)
         graphs_left = room;
         warned[0] = 0;
         log_sink(keep_line, NULL);
-        CHECK(run(&r, SET("depth=4", "graphs=on")) == 0, "room %d", room);
+        CHECK(rounds_run(&r, SET("depth=4", "graphs=on")) == 0, "room %d", room);
         log_sink(NULL, NULL);
         graphs_left = -1;
-        same(&serial, &r, "no memory for graphs");
+        rounds_same(&rounds_serial, &r, "no memory for graphs");
         CHECK(r.graphs.made == (room ? (uint64_t)room - 1 : 0), "%llu graphs",
               (unsigned long long)r.graphs.made);
         CHECK(count_of(warned, "graphs: no memory") == 1, "warnings: %s", warned);
@@ -652,8 +384,8 @@ static void bad_numbers(void)
     for (int i = 0; i < 2; i++)
         for (int graphs = 0; graphs < 2; graphs++) {
             struct run r = { .to = 2, .harm = BAD_STATE };
-            int code =
-                run(&r, SET(cases[i].set, graphs ? "graphs=on" : "graphs=off", "log_level=err"));
+            int code = rounds_run(
+                &r, SET(cases[i].set, graphs ? "graphs=on" : "graphs=off", "log_level=err"));
 
             CHECK(code == 70, "%s: exit code %d", cases[i].set, code);
             CHECK(strstr(r.said, cases[i].want), "%s: \"%s\"", cases[i].set, r.said);
@@ -697,7 +429,7 @@ static int with_window(int span)
     snprintf(set, sizeof(set), "model=%s", folder);
     warned[0] = 0;
     log_sink(keep_line, NULL);
-    code = run(&r, SET(set, "log_level=warn"));
+    code = rounds_run(&r, SET(set, "log_level=warn"));
     log_sink(NULL, NULL);
     return code;
 }
@@ -721,7 +453,7 @@ static void refused(const char *set, int code, const char *want)
 
     warned[0] = 0;
     log_sink(keep_line, NULL);
-    got = run(&r, SET(set, "log_level=err"));
+    got = rounds_run(&r, SET(set, "log_level=err"));
     log_sink(NULL, NULL);
     CHECK(got == code && strstr(warned, want), "%s: exit code %d: %s", set, got, warned);
     CHECK(count_of(warned, "\n") == 1, "%s: lines: %s", set, warned);
@@ -757,11 +489,11 @@ static void host_time(void)
 {
     struct run r = { .draft = true, .passes = 3 };
 
-    CHECK(run(&r, SET("depth=4", "graphs=on", "slots=1")) == 0, "host time");
-    print("one slot, graphs", &r);
+    CHECK(rounds_run(&r, SET("depth=4", "graphs=on", "slots=1")) == 0, "host time");
+    rounds_print("one slot, graphs", &r);
     r = (struct run){ .draft = true, .passes = 3 };
-    CHECK(run(&r, SET("depth=4", "graphs=off", "slots=1")) == 0, "host time");
-    print("one slot, eager", &r);
+    CHECK(rounds_run(&r, SET("depth=4", "graphs=off", "slots=1")) == 0, "host time");
+    rounds_print("one slot, eager", &r);
 }
 
 int rounds_main(int argc, char **argv)
@@ -771,8 +503,8 @@ int rounds_main(int argc, char **argv)
         void (*run)(void);
     } cases[] = { { "one_rank", one_rank },
                   { "fresh", fresh },
-                  { "two_ranks", two_ranks },
-                  { "levers", levers },
+                  { "two_ranks", rounds_two_ranks },
+                  { "levers", rounds_levers },
                   { "bound", bound },
                   { "late_rows", late_rows },
                   { "no_allocation", no_allocation },
@@ -786,6 +518,16 @@ int rounds_main(int argc, char **argv)
     const struct backend_ops *b;
     char why[160];
 
+    for (int j = 1; j < argc; j++) {
+        size_t i = 0;
+
+        while (i < sizeof(cases) / sizeof(cases[0]) && strcmp(argv[j], cases[i].name) != 0)
+            i++;
+        if (i == sizeof(cases) / sizeof(cases[0])) {
+            fprintf(stderr, "rounds: no case is called %s\n", argv[j]);
+            return 64;
+        }
+    }
     if (backend_find("cuda", &b) < 0)
         return 1;
     if (b->probe(0, why, sizeof(why)) < 0) {
@@ -795,7 +537,7 @@ int rounds_main(int argc, char **argv)
     make_serial();
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         bool wanted = argc < 2;
-        int before = failures;
+        int before = rounds_failures;
         int64_t start = clock_ns();
 
         for (int j = 1; j < argc; j++)
@@ -803,10 +545,10 @@ int rounds_main(int argc, char **argv)
         if (!wanted)
             continue;
         cases[i].run();
-        printf("%-7s rounds/%s %.2f s\n", failures > before ? "FAILED" : "passed", cases[i].name,
-               (double)(clock_ns() - start) / NS_PER_S);
+        printf("%-7s rounds/%s %.2f s\n", rounds_failures > before ? "FAILED" : "passed",
+               cases[i].name, (double)(clock_ns() - start) / NS_PER_S);
         fflush(stdout);
     }
-    printf("rounds: %d failures\n", failures);
-    return failures != 0;
+    printf("rounds: %d failures\n", rounds_failures);
+    return rounds_failures != 0;
 }
