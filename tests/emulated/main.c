@@ -13,6 +13,7 @@
  * processors see what one writes (fences and caches), the four-warp matrix unit, whether registers spill, what a launch of
  * too many blocks does; and a matrix product is rounded once here, a matrix unit cuts bits off.
  */
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,6 +22,19 @@
 #include "src/transport/comm.h"
 #include "tests/device/parts.h"
 #include "tests/emulated/emulated.h"
+
+static bool option(const char *name, const char *value)
+{
+    char *end = NULL;
+
+    if (strcmp(name, "-l") == 0 && strcmp(value, "1") == 0) {
+        emulated_limits = (struct emulated_limits){ 227 << 10, 228 << 10 };
+        return true;
+    }
+    if (strcmp(name, "-r") == 0)
+        emulated_order = (unsigned)strtoul(value, &end, 10);
+    return end && end != value && *end == 0;
+}
 
 int main(int argc, char **argv)
 {
@@ -35,14 +49,8 @@ int main(int argc, char **argv)
 
     backend_settle(true); /* ranks are threads */
     comm_settle();
-    for (; argc > 2 && argv[1][0] == '-'; argc -= 2, argv += 2) {
-        if (strcmp(argv[1], "-r") == 0)
-            emulated_order = (unsigned)strtoul(argv[2], NULL, 10);
-        else if (strcmp(argv[1], "-l") == 0)
-            emulated_limits = (struct emulated_limits){ 227 << 10, 228 << 10 };
-        else
-            break;
-    }
+    for (; argc > 2 && option(argv[1], argv[2]); argc -= 2, argv += 2)
+        ;
     for (size_t i = 0; argc > 1 && i < sizeof(parts) / sizeof(parts[0]); i++)
         if (strcmp(argv[1], parts[i].name) == 0)
             return parts[i].run(argc - 1, argv + 1);

@@ -246,7 +246,9 @@ static inline uint32_t f16_plus(uint32_t x, uint32_t y)
 
 static inline float inverse(float x)
 {
-    return fabsf(x) < 0x1p-126f ? copysignf(INFINITY, x) : 1.0f / x;
+    float y = fabsf(x) < 0x1p-126f ? copysignf(INFINITY, x) : 1.0f / x;
+
+    return fabsf(y) < 0x1p-126f ? copysignf(0, y) : y;
 }
 
 // ---- matrices -----------------------------------------------------------------------------------
