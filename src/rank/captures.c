@@ -105,16 +105,6 @@ static int piece_end(struct queue *q, struct captured *c)
     return r;
 }
 
-void capture_cut(struct queue *q, struct captured *c)
-{
-    if (q->err || c->n == GRAPH_PIECES_MAX - 1)
-        return;
-    c->err = piece_end(q, c);
-    if (c->err == 0)
-        c->err = q->ops->graph_begin(q);
-    q->err = c->err; /* nothing is captured then, and nothing that follows may run */
-}
-
 int capture(struct queue *q, void (*fn)(void *arg), void *arg, struct captured *out)
 {
     int r;
@@ -158,8 +148,15 @@ void captured_close(struct queue *q, struct captured *c)
 
 void captures_cut(struct captures *c)
 {
-    if (c->making)
-        capture_cut(c->q, c->making);
+    struct captured *out = c->making;
+    struct queue *q = c->q;
+
+    if (!out || q->err || out->n == GRAPH_PIECES_MAX - 1)
+        return;
+    out->err = piece_end(q, out);
+    if (out->err == 0)
+        out->err = q->ops->graph_begin(q);
+    q->err = out->err; /* nothing is captured then, and nothing that follows may run */
 }
 
 static int make(struct captures *c, void (*fn)(void *arg), void *arg, struct captured *out)

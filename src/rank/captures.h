@@ -34,13 +34,9 @@ struct capture_counts {
     int held;
 };
 
-/* capture - graphs of what fn queues: one, and another behind every capture_cut.
+/* capture - a graph of what fn queues; more where captures_cut cuts it.
  * errors   -ENOMEM, of which no line is written: what becomes of it the caller says; what fn's ops report */
 int capture(struct queue *q, void (*fn)(void *arg), void *arg, struct captured *out);
-
-/* capture_cut - by fn, with the `out` of its capture: what it queues from now on is another piece. One cut more than
- * there is room for is none. */
-void capture_cut(struct queue *q, struct captured *c);
 
 /* capture_piece_ends - whether a piece ends behind this layer, where layers are shared out evenly. */
 bool capture_piece_ends(int layer, int layers, int pieces);
@@ -65,7 +61,8 @@ int captures_bucket(int rows);
 /* captures_next - a round begins, after a wait: what is taken from now on stays until the next one. */
 void captures_next(struct captures *c);
 
-/* captures_cut - capture_cut for what captures_take makes now; nothing where it makes nothing. */
+/* captures_cut - by fn of captures_take: what it queues from now on is another piece. One cut more than there is room for is
+ * none, and so is one where nothing is captured for it. */
 void captures_cut(struct captures *c);
 
 /* captures_take - the graphs of a key; if there are none they are made of what fn queues.
