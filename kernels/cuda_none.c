@@ -196,10 +196,6 @@ int peer_attach(struct peer *p, int rank, uint8_t *area, uint8_t *inbox, size_t 
     return -ENOTSUP;
 }
 
-void peer_part(struct peer *p)
-{
-}
-
 void peer_close(struct peer *p, bool parted)
 {
 }

@@ -140,9 +140,6 @@ int peer_check(const struct peer *p, struct peer_record *out);
 /* peer_abort - ends every wait of this rank with this code; the first call counts; any thread */
 void peer_abort(struct peer *p, int code);
 
-/* peer_part - no exchange of this rank runs or comes: the memory of other processes is no longer seen from here */
-void peer_part(struct peer *p);
-
 /* peer_close - after the last exchange of this rank has run; NULL is fine. parted: no other rank writes to its inbox or
  * has it mapped any more; else the inbox stays until the process ends. */
 void peer_close(struct peer *p, bool parted);

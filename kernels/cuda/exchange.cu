@@ -458,21 +458,13 @@ extern "C" void peer_gather(struct peer *p, struct queue *q, int site, const voi
 
 // ---- opening ------------------------------------------------------------------------------------
 
-extern "C" void peer_part(struct peer *p)
-{
-    for (int r = 0; r < p->v.world; r++) {
-        if (p->opened[r])
-            cudaIpcCloseMemHandle(p->v.inbox[r]);
-        p->opened[r] = false;
-    }
-}
-
 extern "C" void peer_close(struct peer *p, bool parted)
 {
     if (!p)
         return;
-    peer_part(p);
     for (int r = 0; r < p->v.world; r++) {
+        if (p->opened[r])
+            cudaIpcCloseMemHandle(p->v.inbox[r]);
         if (p->area[r])
             cudaHostUnregister(p->area[r]);
         cudaFreeHost(p->raised[r]);

@@ -571,15 +571,3 @@ int config_agree_text(const struct config *c, char **out)
     *out = text;
     return 0;
 }
-
-int config_digest(const struct config *c, uint8_t out[SHA256_BYTES])
-{
-    char *text;
-    int r = config_agree_text(c, &text);
-
-    if (r < 0)
-        return r;
-    r = sha256_of(text, strlen(text), out);
-    free(text);
-    return r;
-}

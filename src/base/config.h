@@ -12,7 +12,6 @@
 #include <stdint.h>
 #include <stdio.h>
 
-#include "src/base/hash.h"
 #include "src/base/limits.h"
 
 #define GRAPH_PIECES_MAX 8
@@ -112,9 +111,6 @@ int config_dump(const struct config *c, FILE *f);
  * owns     the caller frees *out
  */
 int config_agree_text(const struct config *c, char **out);
-
-/* config_digest - SHA-256 of config_agree_text. */
-int config_digest(const struct config *c, uint8_t out[SHA256_BYTES]);
 
 /* config_host - the host of a rank, "127.0.0.1" if `hosts` is empty.
  * errors   -EINVAL if `hosts` has no such entry, -ENAMETOOLONG; logged

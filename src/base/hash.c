@@ -115,31 +115,6 @@ char *hex_format(const void *data, size_t bytes, char *out)
     return out;
 }
 
-static int hex_digit(char c)
-{
-    if (c >= '0' && c <= '9')
-        return c - '0';
-    if (c >= 'a' && c <= 'f')
-        return c - 'a' + 10;
-    if (c >= 'A' && c <= 'F')
-        return c - 'A' + 10;
-    return -1;
-}
-
-int hex_parse(const char *text, void *out, size_t bytes)
-{
-    uint8_t *p = out;
-
-    if (strlen(text) != 2 * bytes)
-        return -EINVAL;
-    for (size_t i = 0; i < 2 * bytes; i++)
-        if (hex_digit(text[i]) < 0)
-            return -EINVAL;
-    for (size_t i = 0; i < bytes; i++)
-        p[i] = (uint8_t)(hex_digit(text[2 * i]) << 4 | hex_digit(text[2 * i + 1]));
-    return 0;
-}
-
 int random_bytes(void *out, size_t bytes)
 {
     uint8_t *p = out;

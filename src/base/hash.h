@@ -45,11 +45,6 @@ bool bytes_equal(const void *a, const void *b, size_t bytes);
 /* hex_format - lowercase hex and a NUL; out has room for HEX_CAP(bytes). Returns out. */
 char *hex_format(const void *data, size_t bytes, char *out);
 
-/* hex_parse - the inverse: text is exactly 2 * bytes hex digits of either case.
- * errors   -EINVAL, unlogged: the caller knows what the text was meant to be
- */
-int hex_parse(const char *text, void *out, size_t bytes);
-
 /* random_bytes - fill with getrandom(2): nonces, default seeds.
  * errors   the errno of getrandom
  */

@@ -468,11 +468,6 @@ int json_opt_int(const struct json *o, const char *key, int lo, int hi, int *out
     MEMBER(find, json_as_int(v, lo, hi, out));
 }
 
-int json_opt_i64(const struct json *o, const char *key, int64_t lo, int64_t hi, int64_t *out)
-{
-    MEMBER(find, json_as_i64(v, lo, hi, out));
-}
-
 int json_opt_f64(const struct json *o, const char *key, double *out)
 {
     MEMBER(find, json_as_f64(v, out));

@@ -97,7 +97,6 @@ int json_get_object(const struct json *o, const char *key, const struct json **o
 
 /* json_opt_* - the same, but absent or null is fine and leaves *out as the caller set it. */
 int json_opt_int(const struct json *o, const char *key, int lo, int hi, int *out);
-int json_opt_i64(const struct json *o, const char *key, int64_t lo, int64_t hi, int64_t *out);
 int json_opt_f64(const struct json *o, const char *key, double *out);
 int json_opt_bool(const struct json *o, const char *key, bool *out);
 int json_opt_str(const struct json *o, const char *key, const char **out);

@@ -315,11 +315,6 @@ int resident_open(struct device *d, const struct pack *p, const struct walk_part
     return 0;
 }
 
-size_t resident_bytes(const struct resident *r)
-{
-    return r->bytes;
-}
-
 void resident_close(struct resident *r)
 {
     if (!r)

@@ -25,9 +25,6 @@ int resident_open(struct device *d, const struct pack *p, const struct walk_part
 int resident_bind(struct resident *r, const struct pack *p, const struct walk_part *parts,
                   int n_parts);
 
-/* resident_bytes - of the copies */
-size_t resident_bytes(const struct resident *r);
-
 /* resident_close - before the device; the weights are unusable afterwards. NULL is fine. */
 void resident_close(struct resident *r);
 

@@ -391,21 +391,6 @@ int tokenizer_vocab(const struct tokenizer *t)
     return t->vocab.n;
 }
 
-const int32_t *tokenizer_bos(const struct tokenizer *t, int *n)
-{
-    *n = t->n_bos;
-    return t->bos;
-}
-
-int tokenizer_set_bos(struct tokenizer *t, int id)
-{
-    if (!vocab_token(&t->vocab, id))
-        return fail(-EINVAL, "tokenizer: no token has the id %d of the begin token", id);
-    t->bos[0] = id;
-    t->n_bos = 1;
-    return 0;
-}
-
 int tokenizer_id(const struct tokenizer *t, const char *spelling)
 {
     return vocab_find(&t->vocab, spelling, strlen(spelling));

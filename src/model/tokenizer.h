@@ -62,14 +62,6 @@ int tokenizer_decode(const struct tokenizer *t, const int32_t *ids, int n, bool 
 /* tokenizer_vocab - the largest id + 1. */
 int tokenizer_vocab(const struct tokenizer *t);
 
-/* tokenizer_bos - what ENCODE_BOS puts in front, *n ids; 0 if the file says nothing. */
-const int32_t *tokenizer_bos(const struct tokenizer *t, int *n);
-
-/* tokenizer_set_bos - this one token instead, for files that leave it to the model's configuration.
- * Before the first use. errors -EINVAL: no such token
- */
-int tokenizer_set_bos(struct tokenizer *t, int id);
-
 /* tokenizer_id - the id of a token by its text (added tokens) or its spelling in the file; -1: none. */
 int tokenizer_id(const struct tokenizer *t, const char *spelling);
 

@@ -12,8 +12,6 @@
 #include "src/model/scheme.h"
 #include "src/rank/packs.h"
 
-#define CHECKPOINT_EXTRA_MAX 16
-
 struct checkpoint_settings {
     const char *model;
     int rank, ranks;

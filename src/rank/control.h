@@ -131,9 +131,6 @@ int group_stopping(const struct group *g);
  * errors   the group's failure, or -ETIMEDOUT */
 int group_barrier(struct group *g, int timeout_ms);
 
-/* group_beat_age_max - oldest heartbeat of any peer seen since the last call, in ms; 0 in a hub */
-int group_beat_age_max(struct group *g);
-
 /* group_close - stops first if nobody did; closes the links. After every comm and plan box. NULL is
  * fine. */
 void group_close(struct group *g);

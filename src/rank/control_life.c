@@ -139,11 +139,9 @@ static int handle(struct control *c, int p, const struct wire_frame *f, int64_t 
 static void hear(struct control *c, int p, int64_t now)
 {
     struct control_peer *peer = &c->peer[p];
-    int age = (int)((now - peer->heard_ns) / NS_PER_MS), r = 0;
     struct wire_frame f;
+    int r = 0;
 
-    if (age > atomic_load_explicit(&c->age_max_ms, memory_order_relaxed))
-        atomic_store_explicit(&c->age_max_ms, age, memory_order_relaxed);
     while (!peer->over && (r = wire_take(peer->wire, &f)) == 1) {
         peer->heard_ns = now;
         r = handle(c, p, &f, now);
@@ -311,11 +309,6 @@ static int control_barrier(struct group *g, int timeout_ms, const uint8_t *mark)
     return r;
 }
 
-static int control_age_max(struct group *g)
-{
-    return atomic_exchange_explicit(&((struct control *)g)->age_max_ms, 0, memory_order_relaxed);
-}
-
 /* Let the peers read what we sent last before the kernel may answer their bytes with a reset. */
 static void linger(struct control *c)
 {
@@ -392,6 +385,5 @@ const struct group_ops control_group_ops = {
     .tell = control_tell,
     .stop = control_stop,
     .barrier = control_barrier,
-    .beat_age_max = control_age_max,
     .close = control_close,
 };

@@ -39,7 +39,6 @@ struct control {
     atomic_int leave;
     atomic_int stop_sent;
     int64_t start_ns;
-    atomic_int age_max_ms;
     pthread_mutex_t lock; /* barriers; never in a round */
     pthread_cond_t turn;
     uint64_t arrived, released; /* own barriers; those that rank 0 has let pass */

@@ -248,11 +248,6 @@ int group_barrier(struct group *g, int timeout_ms)
     return g->ops->barrier(g, timeout_ms, NULL);
 }
 
-int group_beat_age_max(struct group *g)
-{
-    return g->ops->beat_age_max(g);
-}
-
 void group_fini(struct group *g)
 {
     for (int p = 0; p < g->world; p++) {

@@ -20,7 +20,6 @@ struct group_ops {
     /* barrier - whoever passes has in g->peer_mark what the peers brought to this very one: a peer that has passed may
      * be at the next already */
     int (*barrier)(struct group *g, int timeout_ms, const uint8_t *mark);
-    int (*beat_age_max)(struct group *g);
     /* close - everything but the links; frees g */
     void (*close)(struct group *g);
 };

@@ -122,11 +122,6 @@ static int loop_barrier(struct group *g, int timeout_ms, const uint8_t *mark)
     return r;
 }
 
-static int loop_age_max(struct group *g)
-{
-    return 0;
-}
-
 static void loop_close(struct group *g)
 {
     struct group_hub *h = ((struct group_loop *)g)->hub;
@@ -144,7 +139,6 @@ static const struct group_ops loop_group_ops = {
     .tell = loop_tell,
     .stop = loop_stop,
     .barrier = loop_barrier,
-    .beat_age_max = loop_age_max,
     .close = loop_close,
 };
 

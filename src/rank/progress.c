@@ -5,7 +5,7 @@
 
 #include <stdio.h>
 
-const char *phase_name(unsigned p)
+static const char *phase_name(unsigned p)
 {
     static const char *const names[PHASES] = { "idle",   "plan",    "check", "stage", "window",
                                                "choose", "observe", "draft", "wait" };

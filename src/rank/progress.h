@@ -28,8 +28,6 @@ enum phase {
     PHASES
 };
 
-const char *phase_name(unsigned p);
-
 struct progress {
     atomic_uint phase, order, round; /* order: enum plan_op */
     _Atomic uint64_t begun, ended;   /* orders */

@@ -362,14 +362,11 @@ Test(tokenizer, knows_its_tokens)
 {
     struct tokenizer *t = pocket_tokenizer();
     size_t bytes;
-    int n;
 
     cr_expect(eq(int, tokenizer_vocab(t), 4096));
     cr_expect(eq(int, tokenizer_id(t, "<｜Assistant｜>"), 4));
     cr_expect(eq(int, tokenizer_id(t, "no such token"), -1));
     cr_expect(eq(int, tokenizer_id(t, ""), -1));
-    cr_expect(eq(int, tokenizer_bos(t, &n)[0], 0));
-    cr_expect(eq(int, n, 1));
     cr_expect(eq(uint, tokenizer_flags(t, 4096), 0));
     cr_expect(eq(uint, tokenizer_flags(t, -1), 0));
     cr_expect(eq(ptr, (void *)tokenizer_bytes(t, 4096, &bytes), NULL));
@@ -383,9 +380,6 @@ Test(tokenizer, knows_its_tokens)
         cr_expect(s && bytes > 0 && bytes <= tokenizer_longest(t));
         free(copy);
     }
-    cr_expect(eq(int, tokenizer_set_bos(t, 4096), -EINVAL));
-    cr_expect(eq(int, tokenizer_set_bos(t, 5), 0));
-    cr_expect(eq(int, tokenizer_bos(t, &n)[0], 5));
     tokenizer_close(t);
 }
 

@@ -592,7 +592,5 @@ Test(control, without_a_secret_on_loopback)
     wires_run(2, open_rank, &t);
     cr_expect(eq(int, t.result[0], 0), "%s", t.log[0]);
     cr_expect(eq(int, t.result[1], 0), "%s", t.log[1]);
-    clock_sleep(60 * NS_PER_MS);
-    cr_expect(group_beat_age_max(t.group[0]) > 0);
     town_close(&t);
 }
