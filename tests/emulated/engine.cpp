@@ -6,23 +6,14 @@
 // one runs, and a peer's place is one in what was taken. A block begins with bytes 0xff in all of them.
 #include "tests/emulated/engine.h"
 
-#include <cxxabi.h>
-#include <elf.h>
-#include <fcntl.h>
 #include <link.h>
-#include <map>
-#include <mutex>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 #include <utility>
 #include <vector>
-
-#include "kernels/numfmt.h"
 
 #ifdef __SANITIZE_ADDRESS__
 #include <sanitizer/asan_interface.h>
@@ -35,7 +26,6 @@
 #define THREADS_MAX 1024
 #define DYNAMIC_MAX (228 << 10)
 #define POISON 0xff
-#define LINE 128
 #define BEHIND 1024 // bytes behind what a launch gives of shared memory
 
 emulated_index threadIdx, blockIdx;
@@ -55,29 +45,6 @@ asm(".section .tbss,\"awT\",@nobits\n"
     ".previous\n");
 extern __thread char emulated_dynamic[];
 static_assert(DYNAMIC_MAX == 233472, "as above");
-
-// Leaves its registers on the stack, `to` goes on with those that it left.
-extern "C" void emulated_switch(void **from, void *to);
-#if defined(__x86_64__)
-#define REGISTERS 6
-asm(".text\n.globl emulated_switch\n.type emulated_switch, @function\nemulated_switch:\n"
-    "push %rbp\npush %rbx\npush %r12\npush %r13\npush %r14\npush %r15\n"
-    "mov %rsp, (%rdi)\nmov %rsi, %rsp\n"
-    "pop %r15\npop %r14\npop %r13\npop %r12\npop %rbx\npop %rbp\nret\n"
-    ".size emulated_switch, .-emulated_switch\n");
-#elif defined(__aarch64__)
-#define REGISTERS 20
-asm(".text\n.globl emulated_switch\n.type emulated_switch, %function\nemulated_switch:\n"
-    "sub sp, sp, #160\nstp x19, x20, [sp]\nstp x21, x22, [sp, #16]\nstp x23, x24, [sp, #32]\n"
-    "stp x25, x26, [sp, #48]\nstp x27, x28, [sp, #64]\nstp x29, x30, [sp, #80]\n"
-    "stp d8, d9, [sp, #96]\nstp d10, d11, [sp, #112]\nstp d12, d13, [sp, #128]\n"
-    "stp d14, d15, [sp, #144]\nmov x9, sp\nstr x9, [x0]\nmov sp, x1\n"
-    "ldp x19, x20, [sp]\nldp x21, x22, [sp, #16]\nldp x23, x24, [sp, #32]\n"
-    "ldp x25, x26, [sp, #48]\nldp x27, x28, [sp, #64]\nldp x29, x30, [sp, #80]\n"
-    "ldp d8, d9, [sp, #96]\nldp d10, d11, [sp, #112]\nldp d12, d13, [sp, #128]\n"
-    "ldp d14, d15, [sp, #144]\nadd sp, sp, #160\nret\n"
-    ".size emulated_switch, .-emulated_switch\n");
-#endif
 
 namespace emulated
 {
@@ -145,90 +112,6 @@ static void *home, *home_stack;
 static size_t home_bytes;
 static bool moved;
 static char *variables; // thread-local ones of the device's thread
-
-// ---- what the program's own symbols say ---------------------------------------------------------
-
-struct symbols {
-    struct entry {
-        std::string name;
-        size_t begin, end;
-        int file;
-    };
-    std::map<size_t, entry> functions;
-    std::vector<entry> variables;
-    size_t base;
-};
-
-static const symbols *symbols_read()
-{
-    symbols *s = new symbols;
-    int fd = open("/proc/self/exe", O_RDONLY), file = 0;
-    struct stat st;
-    const char *at;
-
-    if (fd < 0 || fstat(fd, &st) < 0)
-        broken("the program cannot read itself");
-    at = (const char *)mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
-    close(fd);
-    dl_iterate_phdr(
-        [](struct dl_phdr_info *i, size_t, void *arg) {
-            *(size_t *)arg = i->dlpi_addr;
-            return 1; // the program is the first
-        },
-        &s->base);
-    const ElfW(Ehdr) *e = (const ElfW(Ehdr) *)at;
-    const ElfW(Shdr) *h = (const ElfW(Shdr) *)(at + e->e_shoff);
-    for (int i = 0; i < e->e_shnum; i++)
-        for (size_t k = 0; h[i].sh_type == SHT_SYMTAB && k < h[i].sh_size / sizeof(ElfW(Sym));
-             k++) {
-            const ElfW(Sym) *y = (const ElfW(Sym) *)(at + h[i].sh_offset) + k;
-            const char *name = at + h[h[i].sh_link].sh_offset + y->st_name;
-            int type = ELF64_ST_TYPE(y->st_info);
-
-            file += type == STT_FILE;
-            if (type == STT_FUNC)
-                s->functions[y->st_value] = { name, y->st_value, y->st_value + y->st_size, file };
-            else if (type == STT_TLS && ELF64_ST_BIND(y->st_info) == STB_LOCAL)
-                s->variables.push_back({ name, y->st_value, y->st_value + y->st_size, file });
-        }
-    munmap((void *)at, (size_t)st.st_size);
-    return s;
-}
-
-// A block may share the variables of all functions of its kernel's file.
-kernel *kernel_of(const void *entry)
-{
-    static std::mutex mutex;
-    static const symbols *s;
-    static std::map<const void *, kernel *> known;
-    std::lock_guard<std::mutex> lock(mutex);
-    kernel *&k = known[entry];
-
-    if (k)
-        return k;
-    if (!s)
-        s = symbols_read();
-    auto f = s->functions.find((size_t)entry - s->base);
-    if (f == s->functions.end())
-        broken("a kernel without a symbol: the program was stripped");
-    const std::string &name = f->second.name;
-    std::string own = "_Z" + name + "E";
-    char *plain = abi::__cxa_demangle(name.c_str(), NULL, NULL, NULL);
-    k = new kernel{ plain ? plain : name, SIZE_MAX, 0, 0, 48 << 10, 0 };
-    free(plain);
-    for (auto &v : s->variables)
-        if (v.file == f->second.file) {
-            k->begin = v.begin < k->begin ? v.begin : k->begin;
-            k->end = v.end > k->end ? v.end : k->end;
-            if (v.name.compare(0, own.size(), own) == 0)
-                k->shared += (int)(v.end - v.begin);
-        }
-    if (k->end == 0)
-        k->begin = 0;
-    k->begin = k->begin / LINE * LINE;
-    k->end = (k->end + LINE - 1) / LINE * LINE;
-    return k;
-}
 
 // ---- faults ------------------------------------------------------------------------------------
 
@@ -408,7 +291,7 @@ static void go_to(thread *t, bool over)
         threadIdx.x = (unsigned)(t - b->t);
         w = &b->w[threadIdx.x / LANES];
     }
-    emulated_switch(from, t ? t->sp : home);
+    fiber_switch(from, t ? t->sp : home);
     arrive(fake);
 }
 
@@ -669,86 +552,6 @@ void parcel_send(void *to, const void *data, int bytes, uint64_t *bar, int rank)
     b->gang->blocks[(size_t)rank]->parcels.push_back(p);
 }
 
-// ---- matrices ----------------------------------------------------------------------------------
-
-// A seat has the lane's address, then what it gets.
-static void load_all(seat *s, bool turned)
-{
-    for (int l = 0; l < LANES; l++)
-        for (int m = 0; m < 4; m++) {
-            uint16_t v[2];
-
-            for (int k = 0; k < 2; k++) {
-                int row = turned ? l % 4 * 2 + k : l / 4, col = turned ? l / 4 : l % 4 * 2 + k;
-                const uint16_t *from;
-
-                memcpy(&from, s[m * 8 + row].bytes, sizeof(from));
-                v[k] = from[col];
-            }
-            memcpy(s[l].bytes + 16 + m * 4, v, sizeof(v));
-        }
-}
-
-void matrices_load(uint32_t (&m)[4], const void *row, bool turned)
-{
-    seat *s;
-
-    check_place("matrices_load", row, 16, 16, true);
-    s = turned ? meet("matrices_load_turned", ~0u, &row, sizeof(row),
-                      [](seat *s) { load_all(s, true); })
-               : meet("matrices_load", ~0u, &row, sizeof(row), [](seat *s) { load_all(s, false); });
-    memcpy(m, s[lane()].bytes + 16, sizeof(m));
-}
-
-static const float *f16_values()
-{
-    static float v[1 << 16];
-
-    for (unsigned i = 0; i < 1 << 16; i++)
-        v[i] = f32_from_f16((uint16_t)i);
-    return v;
-}
-
-float f16_value(uint16_t h)
-{
-    static const float *v = f16_values();
-
-    return v[h];
-}
-
-// The sum of 16 products, which are exact, and of what there was is made in double, in order of the inputs, and rounded
-// once. A matrix unit cuts bits off where it adds.
-void multiply(bool f16, float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
-{
-    float mine[12];
-    const uint32_t word[6] = { a[0], a[1], a[2], a[3], b0, b1 };
-    const seat *s;
-    int row = lane() / 4, col = lane() % 4 * 2;
-
-    for (int i = 0; i < 6; i++) {
-        mine[2 * i] = f16 ? f16_value((uint16_t)word[i]) : f32_from_bits(word[i] << 16);
-        mine[2 * i + 1] =
-            f16 ? f16_value((uint16_t)(word[i] >> 16)) : f32_from_bits(word[i] & 0xffff0000u);
-    }
-    s = meet("mma", ~0u, mine, sizeof(mine));
-    double sum[4] = {};
-    for (int half = 0; half < 2; half++)
-        for (int k = 0; k < 4; k++) {
-            const float *x = (const float *)s[row * 4 + k].bytes + half * 4;
-            const float *y0 = (const float *)s[col * 4 + k].bytes + 8 + half * 2;
-            const float *y1 = (const float *)s[col * 4 + 4 + k].bytes + 8 + half * 2;
-
-            for (int i = 0; i < 2; i++) {
-                sum[0] += (double)x[i] * y0[i];
-                sum[1] += (double)x[i] * y1[i];
-                sum[2] += (double)x[2 + i] * y0[i];
-                sum[3] += (double)x[2 + i] * y1[i];
-            }
-        }
-    for (int i = 0; i < 4; i++)
-        c[i] = (float)(c[i] + sum[i]);
-}
-
 // ---- blocks ------------------------------------------------------------------------------------
 
 static block *block_new()
@@ -778,17 +581,8 @@ static void fibers_begin(block *o)
         // tops lie in other lines of the cache, and as a call leaves them
         uintptr_t top =
             ((uintptr_t)t->stack + STACK_BYTES - 64 - (size_t)i % 64 * 192) & ~(uintptr_t)15;
-        void **sp = (void **)top;
 
-#if defined(__x86_64__)
-        *--sp = NULL;
-        *--sp = (void *)entry;
-        sp -= REGISTERS;
-#else
-        sp -= REGISTERS;
-        sp[11] = (void *)entry;
-#endif
-        t->sp = sp;
+        t->sp = fiber_stack(top, entry);
         t->state = READY;
         t->copies.clear();
         t->groups.clear();

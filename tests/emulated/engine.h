@@ -7,14 +7,21 @@
 #include "tests/emulated/device.h"
 #include "tests/emulated/emulated.h"
 
+// fiber_switch - leaves its registers on the stack, *from; `to` goes on with those that it left.
+extern "C" void fiber_switch(void **from, void *to);
+
 namespace emulated
 {
+// fiber_stack - a stack as one that is to begin with `entry` has left it
+void *fiber_stack(uintptr_t top, void (*entry)());
+
+constexpr int LINE = 128; // bytes in the cache
 constexpr int SMS = 4, SM_THREADS = 1536, BLOCK_SHARED = 99 << 10, SM_SHARED = 100 << 10;
 
 // What is known of a kernel: its name, and where the variables lie that it may share in a block.
 struct kernel {
     std::string name;
-    size_t begin, end; // of the thread's variables
+    size_t begin, end; // of the thread's variables, whole lines
     int shared;        // bytes of its own
     int dynamic_max;
     long launches;
