@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -622,8 +623,27 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t s, enum cudaStreamCaptureMode mo
     return cudaSuccess;
 }
 
+// Whether what other streams have got stands in front of what the stream has got last.
+static bool joined(const emulated_stream *s)
+{
+    std::vector<const emulated_task *> left(s->nodes.begin(), s->nodes.end());
+    std::set<const emulated_task *> seen;
+
+    while (!left.empty()) {
+        const emulated_task *t = left.back();
+
+        left.pop_back();
+        if (seen.insert(t).second)
+            for (auto &d : t->after)
+                left.push_back(d.on.get());
+    }
+    return seen.size() == s->graph->nodes.size();
+}
+
 cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t *g)
 {
+    bool whole = joined(s);
+
     *g = s->graph;
     for (emulated_stream *o : (*g)->streams) {
         o->graph = NULL;
@@ -631,7 +651,11 @@ cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t *g)
         o->tail.clear();
         o->nodes.clear();
     }
-    return cudaSuccess;
+    if (whole)
+        return cudaSuccess;
+    delete *g;
+    *g = NULL;
+    return note(cudaErrorStreamCaptureUnjoined);
 }
 
 cudaError_t cudaStreamGetCaptureInfo(cudaStream_t s, enum cudaStreamCaptureStatus *status,

@@ -35,7 +35,8 @@ typedef enum cudaError {
     cudaErrorUnsupportedPtxVersion = 222,
     cudaErrorNotReady = 600,
     cudaErrorPeerAccessAlreadyEnabled = 704,
-    cudaErrorStreamCaptureUnsupported = 900
+    cudaErrorStreamCaptureUnsupported = 900,
+    cudaErrorStreamCaptureUnjoined = 904
 } cudaError_t;
 
 enum cudaDeviceAttr {
