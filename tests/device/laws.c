@@ -37,6 +37,14 @@ static bool names(const struct shim_test *t, const char *arg)
     return strcmp(arg, t->name) == 0 || strcmp(arg, t->suite) == 0;
 }
 
+static bool known(const char *arg)
+{
+    for (struct shim_test *t = first; t; t = t->next)
+        if (names(t, arg))
+            return true;
+    return strcmp(arg, "-n") == 0;
+}
+
 static bool wanted(const struct shim_test *t, int argc, char **argv)
 {
     bool some = false, yes = false;
@@ -59,6 +67,11 @@ int laws_main(int argc, char **argv)
     char why[160];
     int n = 0;
 
+    for (int i = 1; i < argc; i++)
+        if (!known(argv[i])) {
+            fprintf(stderr, "laws: no suite or test is called %s\n", argv[i]);
+            return 64;
+        }
     if (backend_find("cuda", &b) < 0)
         return 1;
     if (b->probe(0, why, sizeof(why)) < 0) {
