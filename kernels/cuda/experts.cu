@@ -4,9 +4,11 @@
 // outputs, which are added row by row: a row's experts in ascending order, then the shared one. The rows that chose
 // an expert share its codes. Inputs, hidden values and outputs lie by pick.
 //
-// Many rows, experts of mixed types, f32 and f16: picks are sorted by expert and keep that place: place p of the
-// order has its inputs, hidden values and outputs in row p, a row of the window its shared expert's in
-// row picks + row. Two products of wide strips with three steps around them.
+// Many rows, experts of mixed types, f32 and f16: picks are sorted by expert and keep that place, behind them rows of the
+// window have places picks + row for the shared expert. A pass takes as many places as scratch has room for, so weights
+// are read and decoded once for all rows that chose them: inputs, hidden values and outputs lie by place of the
+// pass. Two products of wide strips with three steps around them; each pass adds its outputs to its rows, whose experts
+// are in ascending order within a pass and from pass to pass.
 #include "kernels/cuda/experts.cuh"
 #include "kernels/cuda/wide.cuh"
 
@@ -19,12 +21,13 @@ struct expert_rows {
     struct moe_args a;
     struct member *order;
     int32_t *place;        // [picks] of each pick in the order
-    int32_t *heads;        // as expert_sort leaves them
-    int picks, lots, lot;  // lots: heads at most, of `lot` rows
+    int32_t *heads;        // as expert_sort leaves them, of a pass
+    int picks, lots, lot;  // lots: heads of a pass at most, of `lot` rows
+    int first, places;     // of the pass
     bool exl3, wide, many; // nothing but EXL3; products by wide.cuh, for many rows an expert
-    struct strip_x x, h;   // inputs [2][picks + rows], hidden values [picks + rows]
-    float *hidden;         // wide: sums [2][picks + rows][ldh], of which the first become values
-    float *out;            // sums if wide, or outputs [picks + rows][ldo]
+    struct strip_x x, h;   // inputs [2][places], hidden values [places]
+    float *hidden;         // wide: sums [2][places][ldh], of which the first become values
+    float *out;            // sums if wide, or outputs [places][ldo]
     int ldh, ldo;
     size_t zmat;
     int splits[2];   // of the inputs of both products
@@ -34,11 +37,13 @@ struct expert_rows {
     uint32_t *ready; // blocks that made inputs; zero between calls
 };
 
-// The pick in place p, or pick p where there is no order, and its expert, -1 for the shared one; false if nothing is there.
+// The pick in place p of the pass, or pick p where there is no order, and its expert, -1 for the shared one; false if
+// nothing is there.
 __device__ static bool at_place(const struct expert_rows &e, int p, int *pick, int *expert)
 {
     struct member m;
 
+    p += e.first;
     *expert = -1;
     *pick = p;
     if (p >= e.picks)
@@ -58,23 +63,21 @@ __device__ static void some_inputs(const struct expert_rows &e)
 {
     int blocks = e.x.ld / EXL3_BLOCK, lane = (int)threadIdx.x % CUDA_WARP;
     int i = (int)blockIdx.x * WARPS + (int)threadIdx.x / CUDA_WARP, up = (int)blockIdx.y;
-    int p = i / blocks, k0 = i % blocks * EXL3_BLOCK, all = e.picks + e.a.rows, pick, expert, row;
+    int p = i / blocks, k0 = i % blocks * EXL3_BLOCK, pick, expert, row;
     const struct mat *w;
     float v[4];
 
     for (size_t c = (size_t)blockIdx.x * THREADS + threadIdx.x; !up && c < e.counts;
          c += (size_t)gridDim.x * THREADS)
         e.count[c] = 0;
-    if (p >= all || !at_place(e, p, &pick, &expert))
+    if (p >= e.places || !at_place(e, p, &pick, &expert))
         return;
-    if (e.wide && p < e.picks && k0 == 0 && !up && lane == 0)
-        e.place[pick] = p;
-    row = p < e.picks ? pick / e.a.k : p - e.picks;
+    row = expert >= 0 ? pick / e.a.k : pick - e.picks;
     w = expert < 0 ? (up ? e.a.s3 : e.a.s1) : (up ? e.a.w3 : e.a.w1) + expert;
     if (w->rows == 0)
         return;
     take_four(e.a.x + (size_t)row * (size_t)e.a.dim, k0 + 4 * lane, e.a.dim, v);
-    put_any(e.x, *w, w->suh + k0, e.a.in, up * all + p, k0, v);
+    put_any(e.x, *w, w->suh + k0, e.a.in, up * e.places + p, k0, v);
 }
 
 __global__ static void expert_inputs(const __grid_constant__ struct expert_rows e)
@@ -92,12 +95,12 @@ __global__ static void expert_hidden(const __grid_constant__ struct expert_rows 
 {
     int blocks = e.h.ld / EXL3_BLOCK, lane = (int)threadIdx.x % CUDA_WARP;
     int i = (int)blockIdx.x * WARPS + (int)threadIdx.x / CUDA_WARP;
-    int p = i / blocks, n0 = i % blocks * EXL3_BLOCK, all = e.picks + e.a.rows, pick, expert;
+    int p = i / blocks, n0 = i % blocks * EXL3_BLOCK, pick, expert;
     const struct mat *w1, *w3, *w2;
     float *z = e.hidden + (size_t)p * (size_t)e.ldh + n0;
     float gate[4], up[4], v[4], weight;
 
-    if (p >= all || !at_place(e, p, &pick, &expert))
+    if (p >= e.places || !at_place(e, p, &pick, &expert))
         return;
     w1 = expert < 0 ? e.a.s1 : e.a.w1 + expert;
     w3 = expert < 0 ? e.a.s3 : e.a.w3 + expert;
@@ -145,7 +148,7 @@ __global__ static void expert_outputs(const __grid_constant__ struct expert_rows
     int row = (int)blockIdx.y, n0 = (int)blockIdx.x * EXL3_BLOCK, t = (int)threadIdx.x;
     int lane = t % CUDA_WARP, k = e.a.k, last = k + (e.a.s2 != NULL);
     const int32_t *id = e.a.id + (size_t)row * (size_t)k;
-    float sum = 0, v[4];
+    float sum = 0;
 
     dependency_wait();
     if (e.ready && t == 0 && blockIdx.x == 0 && row == 0)
@@ -156,25 +159,18 @@ __global__ static void expert_outputs(const __grid_constant__ struct expert_rows
         for (int j = 0; j < k; j++)
             at += id[j] < id[t] || (id[j] == id[t] && j < t);
         sorted[at] = t;
-        if (n0 == 0 && !e.wide)
+        if (n0 == 0)
             check_pick(e, row, id[t], alarm);
     }
     for (int i = t / CUDA_WARP; i < last; i += WARPS) {
         int expert = i < k ? id[i] : -1, p = i < k ? row * k + i : e.picks + row;
         const struct mat *w = i < k ? e.a.w2 + expert : e.a.s2;
-        const float *z;
+        const float *z = e.out + (size_t)p * (size_t)e.ldo + n0;
 
         if (i < k && !expert_is_here(e.a, expert))
             continue;
-        if (i < k && e.wide)
-            p = e.place[p];
-        z = e.out + (size_t)p * (size_t)e.ldo + n0;
-        if (e.wide)
-            take_outputs(z, *w, n0, EXL3_BLOCK, v);
-        else if (w->cols == 0)
-            v[0] = v[1] = v[2] = v[3] = 0;
         for (int c = 0; c < 4; c++)
-            part[i][4 * lane + c] = e.wide || w->cols == 0 ? v[c] : z[4 * lane + c];
+            part[i][4 * lane + c] = w->cols == 0 ? 0 : z[4 * lane + c];
     }
     __syncthreads();
     if (t >= EXL3_BLOCK || n0 + t >= e.a.dim)
@@ -187,6 +183,50 @@ __global__ static void expert_outputs(const __grid_constant__ struct expert_rows
     e.a.y[(size_t)row * (size_t)e.a.dim + (size_t)(n0 + t)] = sum;
 }
 
+// A warp 128 outputs of a row, of which it adds up what is of this pass to what the passes before left. Bound by bytes.
+__global__ static void expert_added(const __grid_constant__ struct expert_rows e)
+{
+    __shared__ int place[CHOICES_MAX + 1], expert[CHOICES_MAX + 1]; // in order
+    int row = (int)blockIdx.y, t = (int)threadIdx.x, lane = t % CUDA_WARP, k = e.a.k, n;
+    int n0 = ((int)blockIdx.x * WARPS + t / CUDA_WARP) * EXL3_BLOCK, mine = -1;
+    const int32_t *of = e.place + (size_t)row * (size_t)k;
+    float *y = e.a.y + (size_t)row * (size_t)e.a.dim + n0 + 4 * lane, sum[4] = {}, v[4];
+
+    if (t < k)
+        mine = of[t] - e.first;
+    else if (t == k && e.a.s1)
+        mine = e.picks + row - e.first;
+    mine = mine < e.places ? mine : -1;
+    n = __syncthreads_count(mine >= 0);
+    if (mine >= 0) {
+        int at = 0;
+
+        for (int i = 0; i < k; i++)
+            at += of[i] >= e.first && of[i] - e.first < mine;
+        place[at] = mine;
+        expert[at] = t < k ? e.order[e.first + mine].expert : -1;
+    }
+    __syncthreads();
+    if (n0 >= e.a.dim || (n == 0 && e.first > 0))
+        return;
+#pragma unroll
+    for (int c = 0; c < 4; c++)
+        if (e.first > 0 && n0 + 4 * lane + c < e.a.dim)
+            sum[c] = y[c];
+    for (int i = 0; i < n; i++) {
+        const struct mat *w = expert[i] < 0 ? e.a.s2 : e.a.w2 + expert[i];
+
+        take_outputs(e.out + (size_t)place[i] * (size_t)e.ldo + n0, *w, n0, EXL3_BLOCK, v);
+#pragma unroll
+        for (int c = 0; c < 4; c++)
+            sum[c] += v[c];
+    }
+#pragma unroll
+    for (int c = 0; c < 4; c++)
+        if (n0 + 4 * lane + c < e.a.dim)
+            y[c] = sum[c];
+}
+
 // ---- launching ----------------------------------------------------------------------------------
 
 static int strips_at_most(int outputs)
@@ -194,35 +234,45 @@ static int strips_at_most(int outputs)
     return (int)blocks_for((size_t)outputs, 64);
 }
 
-// Some rows of the call, with room for them in scratch. Outputs of wide products come where their inputs were.
-static char *lay_out(struct expert_rows *e, char *at)
+// A few rows of the call, with room for them in scratch.
+static char *lay_few(struct expert_rows *e, char *at)
 {
-    size_t all = (size_t)(e->picks + e->a.rows);
+    size_t all = (size_t)e->places;
+    int ld[2] = { e->ldh, e->ldo };
+
+    at = strip_x_place(&e->h, e->exl3, e->places, at);
+    e->out = (float *)at;
+    at += all * (size_t)e->ldo * sizeof(float);
+    at = strip_x_place(&e->x, e->exl3, 2 * e->places, at);
+    for (int i = 0; i < 2; i++) {
+        e->sums[i] = (float *)at;
+        at += (size_t)((2 - i) * e->splits[i]) * all * (size_t)ld[i] * sizeof(float);
+    }
+    e->count = (uint32_t *)at;
+    e->counts = LAUNCHES + all * (size_t)(strips_at_most(ld[0]) + strips_at_most(ld[1]) + 1);
+    return at + mat_round_up(e->counts * sizeof(uint32_t), MAT_ALIGN);
+}
+
+// All rows, of which a pass has as many places as `places` says. Outputs come where inputs were.
+static char *lay_many(struct expert_rows *e, char *at)
+{
+    size_t all = (size_t)e->places;
+    int picks = e->places < e->picks ? e->places : e->picks;
+    int passes = (int)blocks_for((size_t)e->picks, e->places);
     char *inputs, *end;
 
-    at = strip_x_place(&e->h, e->exl3, (int)all, at);
-    e->out = (float *)at;
-    inputs = at + all * (size_t)e->ldo * sizeof(float);
-    end = strip_x_place(&e->x, e->exl3, 2 * (int)all, e->wide ? at : inputs);
-    at = end > inputs ? end : inputs;
-    if (!e->wide) {
-        int ld[2] = { e->ldh, e->ldo };
-
-        for (int i = 0; i < 2; i++) {
-            e->sums[i] = (float *)at;
-            at += (size_t)((2 - i) * e->splits[i]) * all * (size_t)ld[i] * sizeof(float);
-        }
-        e->count = (uint32_t *)at;
-        e->counts = LAUNCHES + all * (size_t)(strips_at_most(ld[0]) + strips_at_most(ld[1]) + 1);
-        return at + mat_round_up(e->counts * sizeof(uint32_t), MAT_ALIGN);
-    }
     e->place = (int32_t *)at;
     at += mat_round_up((size_t)e->picks * sizeof(int32_t), MAT_ALIGN);
     e->order = (struct member *)at;
     at += mat_round_up((size_t)e->picks * sizeof(struct member), MAT_ALIGN);
-    e->lots = e->picks / e->lot + (e->a.experts < e->picks ? e->a.experts : e->picks);
+    e->lots = picks / e->lot + (e->a.experts < picks ? e->a.experts : picks);
     e->heads = (int32_t *)at;
-    at += mat_round_up((size_t)(e->lots + 1) * sizeof(int32_t), MAT_ALIGN);
+    at += mat_round_up((size_t)passes * (size_t)(e->lots + 1) * sizeof(int32_t), MAT_ALIGN);
+    at = strip_x_place(&e->h, e->exl3, e->places, at);
+    e->out = (float *)at;
+    inputs = at + all * (size_t)e->ldo * sizeof(float);
+    end = strip_x_place(&e->x, e->exl3, 2 * e->places, at);
+    at = end > inputs ? end : inputs;
     e->zmat = all * (size_t)e->ldh;
     e->hidden = (float *)at;
     return at + 2 * e->zmat * sizeof(float);
@@ -238,10 +288,12 @@ static void products(struct queue *q, const struct expert_rows *e, struct strip_
     p->round = e->a.round;
     p->picks = e->picks;
     p->rows = e->a.rows;
+    p->first = e->first;
+    p->places = e->places;
     p->wide = e->wide;
     p->many = e->many;
     p->heads = e->heads;
-    p->lots = e->lots;
+    p->lots = e->first < e->picks ? e->lots : 0;
     p->lot = e->lot;
     for (uint32_t left = e->a.kinds, kind; left; left ^= kind) {
         for (kind = left; kind & (kind - 1);)
@@ -255,15 +307,13 @@ static void products(struct queue *q, const struct expert_rows *e, struct strip_
 
 static dim3 inputs_grid(const struct expert_rows *e)
 {
-    size_t all = (size_t)(e->picks + e->a.rows);
-
-    return dim3(blocks_for(all * (size_t)(e->x.ld / EXL3_BLOCK), WARPS), 2);
+    return dim3(blocks_for((size_t)e->places * (size_t)(e->x.ld / EXL3_BLOCK), WARPS), 2);
 }
 
 static void few_rows(struct queue *q, const struct expert_rows *e)
 {
     const struct moe_args *a = &e->a;
-    size_t places = (size_t)(e->picks + a->rows);
+    size_t places = (size_t)e->places;
     struct strip_launch p = { .role = STRIP_GATE_UP,
                               .splits = e->splits[0],
                               .x = e->x,
@@ -304,7 +354,6 @@ static void many_rows(struct queue *q, const struct expert_rows *e)
 {
     cudaStream_t s = cuda_stream(q);
     const struct moe_args *a = &e->a;
-    unsigned all = (unsigned)(e->picks + a->rows);
     struct strip_launch first = { .role = STRIP_GATE_UP,
                                   .splits = e->splits[0],
                                   .x = e->x,
@@ -312,7 +361,7 @@ static void many_rows(struct queue *q, const struct expert_rows *e)
                                   .ldfrom = a->dim,
                                   .z = e->hidden,
                                   .zmat = e->zmat,
-                                  .zrows = (int)all,
+                                  .zrows = e->places,
                                   .ldz = e->ldh,
                                   .order = e->order,
                                   .we = { a->w1, a->w3 },
@@ -323,24 +372,23 @@ static void many_rows(struct queue *q, const struct expert_rows *e)
                                    .from = e->hidden,
                                    .ldfrom = e->ldh,
                                    .z = e->out,
-                                   .zrows = (int)all,
+                                   .zrows = e->places,
                                    .ldz = e->ldo,
                                    .order = e->order,
                                    .we = { a->w2 },
                                    .ws = { a->s2 } };
 
-    expert_sort(q, a, e->picks, e->order, e->heads, e->lot);
     launch_behind(s, expert_inputs, inputs_grid(e), THREADS, 0, *e);
     if (a->inter > 0) {
         products(q, e, &first, a->inter, 2);
         launch_behind(s, expert_hidden,
-                      blocks_for((size_t)all * (size_t)(e->h.ld / EXL3_BLOCK), WARPS), THREADS, 0,
-                      *e);
+                      blocks_for((size_t)e->places * (size_t)(e->h.ld / EXL3_BLOCK), WARPS),
+                      THREADS, 0, *e);
         products(q, e, &second, a->dim, 1);
     }
-    launch_behind(s, expert_outputs,
-                  dim3(blocks_for((size_t)a->dim, EXL3_BLOCK), (unsigned)a->rows), THREADS, 0, *e,
-                  cuda_queue(q)->alarm);
+    launch_behind(s, expert_added,
+                  dim3(blocks_for((size_t)a->dim, WARPS * EXL3_BLOCK), (unsigned)a->rows), THREADS,
+                  0, *e);
 }
 
 // How many items share the inputs of each of `strips` strips, by the shape of the call and the device alone, as if a
@@ -376,11 +424,43 @@ static void cut_inputs(const struct queue *q, struct expert_rows *e)
     e->splits[1] = few_splits(q, e->ldo / wide * experts, strip_pieces(down));
 }
 
+// The rows of a call that few.cuh takes, as many at a time as scratch has room for.
+static void few_passes(struct queue *q, struct expert_rows *e, int most)
+{
+    struct moe_args a = e->a;
+
+    for (int first = 0; first < a.rows; first += e->a.rows) {
+        size_t r = (size_t)first;
+
+        e->a.rows = a.rows - first < most ? a.rows - first : most;
+        e->a.x = a.x + r * (size_t)a.dim;
+        e->a.id = a.id + r * (size_t)a.k;
+        e->a.weight = a.weight + r * (size_t)a.k;
+        e->a.y = a.y + r * (size_t)a.dim;
+        e->picks = e->a.rows * a.k;
+        e->places = e->picks + e->a.rows;
+        lay_few(e, (char *)cuda_lane(q)->scratch);
+        few_rows(q, e);
+    }
+}
+
+static void many_passes(struct queue *q, struct expert_rows *e, int all)
+{
+    int most = e->places;
+
+    lay_many(e, (char *)cuda_lane(q)->scratch);
+    expert_sort(q, &e->a, e->picks, most, e->lot, e->lots, e->order, e->place, e->heads);
+    for (; e->first < all; e->first += most, e->heads += e->lots + 1) {
+        e->places = all - e->first < most ? all - e->first : most;
+        many_rows(q, e);
+    }
+}
+
 void strip_moe(struct queue *q, const struct moe_args *a)
 {
     struct expert_rows e = { .a = *a };
     size_t room = cuda_lane(q)->scratch_bytes, one;
-    int most;
+    int all;
 
     e.x.ld = e.ldo = (int)mat_round_up((size_t)a->dim, EXL3_BLOCK);
     e.h.ld = e.ldh = (int)mat_round_up((size_t)a->inter, EXL3_BLOCK);
@@ -388,36 +468,28 @@ void strip_moe(struct queue *q, const struct moe_args *a)
     cut_inputs(q, &e);
     e.wide = a->rows > FEW_MOST || a->rows * a->k > FEW_PICKS || a->mixed ||
              a->kinds & EXPERT_KINDS_LONG;
+    e.many = e.wide && e.exl3 && (size_t)a->rows * (size_t)a->k > (size_t)a->experts * 32;
+    e.lot = wide_rows(a->kinds, e.many);
     e.ready = e.wide ? NULL : cuda_lane(q)->tickets;
-    e.lot = wide_rows(a->kinds, false);
-    e.picks = a->k;
-    e.a.rows = 1;
-    one = (size_t)(uintptr_t)lay_out(&e, NULL);
-    most = (int)(room / one);
-    if (most < 1 || (a->in == CODEC_QW && a->dim % 32)) {
+    e.picks = e.wide ? a->rows * a->k : a->k;
+    all = e.picks + (e.wide && !a->s1 ? 0 : e.wide ? a->rows : 1);
+    e.places = e.wide ? 1 : all;
+    one = (size_t)(uintptr_t)(e.wide ? lay_many(&e, NULL) : lay_few(&e, NULL));
+    if (one > room || (a->in == CODEC_QW && a->dim % 32)) {
         queue_fail(q, -EINVAL,
                    "moe: %d experts of %d x %d need %zu bytes of scratch, there are %zu", a->k,
                    a->inter, a->dim, one, room);
         return;
     }
-    most = most < a->rows ? (int)blocks_for((size_t)a->rows, (int)blocks_for((size_t)a->rows, most))
-                          : a->rows; // in equal shares
-    e.many = e.exl3 && (size_t)most * (size_t)a->k > (size_t)a->experts * 32;
-    e.lot = wide_rows(a->kinds, e.many);
-    for (int first = 0; first < a->rows; first += e.a.rows) {
-        size_t r = (size_t)first;
-
-        e.a.rows = a->rows - first < most ? a->rows - first : most;
-        e.a.x = a->x + r * (size_t)a->dim;
-        e.a.id = a->id + r * (size_t)a->k;
-        e.a.weight = a->weight + r * (size_t)a->k;
-        e.a.y = a->y + r * (size_t)a->dim;
-        e.picks = e.a.rows * a->k;
-        lay_out(&e, (char *)cuda_lane(q)->scratch);
-        if (e.wide)
-            many_rows(q, &e);
-        else
-            few_rows(q, &e);
+    if (e.wide) { // as few passes as there is room for, equal shares
+        for (int passes = 1;; passes++) {
+            e.places = (int)blocks_for((size_t)all, passes);
+            if ((size_t)(uintptr_t)lay_many(&e, NULL) <= room)
+                break;
+        }
+        many_passes(q, &e, all);
+    } else {
+        few_passes(q, &e, (int)(room / one));
     }
     queue_note(q, "moe");
 }

@@ -23,16 +23,16 @@ __device__ static inline bool expert_is_here(const struct moe_args &a, int e)
            expert_type_ok(a, a.w2[e]);
 }
 
-// A place of the order; pick -1 behind the last. An expert's members have places 0, 1, .. and `left` counts
-// those from this one on.
+// A place of the order; pick -1 behind the last. `left` counts the members of the expert that a pass has from this one on.
 struct member {
-    int32_t pick, expert, place, left;
+    int32_t pick, expert, left, unused;
 };
 static_assert(sizeof(struct member) == 16, "one load");
 
-// expert_sort - queue the sorting of picks: by expert, then row. order [picks]; heads: their number, and the
-// places where lots of `lot` members of an expert begin, in any order.
-void expert_sort(struct queue *q, const struct moe_args *a, int picks, struct member *order,
-                 int32_t *heads, int lot);
+// expert_sort - queue the sorting of picks by expert, of which a row has each once. order [picks]; place [picks]: where each
+// pick is in it, -1 if its expert is not here; heads [passes][lots + 1], a pass being `places` of the order: their
+// number, and the places where lots of up to `lot` members of an expert begin, in any order.
+void expert_sort(struct queue *q, const struct moe_args *a, int picks, int places, int lot,
+                 int lots, struct member *order, int32_t *place, int32_t *heads);
 
 #endif

@@ -8,20 +8,28 @@
 #define SORT_THREADS EXPERTS_MAX
 #define LONG_LOT 64 // rows of a block
 
+// What the kernel makes; as expert_sort has it.
+struct sorting {
+    int picks, places, lot, lots;
+    struct member *order;
+    int32_t *place, *heads;
+};
+
 // One block: it counts the picks of each expert, then gives each pick the next place of its expert. Which of them is first
 // changes no result.
 __global__ static void __launch_bounds__(SORT_THREADS)
-    sort_picks(struct moe_args a, int picks, struct member *order, int32_t *heads, int lot,
-               struct cuda_alarm alarm)
+    sort_picks(struct moe_args a, struct sorting s, struct cuda_alarm alarm)
 {
     __shared__ int count[EXPERTS_MAX], first[EXPERTS_MAX], given[EXPERTS_MAX];
-    __shared__ int warp_sum[SORT_THREADS / CUDA_WARP], missing, lots;
-    int t = (int)threadIdx.x, lane = t % CUDA_WARP, n, sum;
+    __shared__ int warp_sum[SORT_THREADS / CUDA_WARP], missing;
+    int t = (int)threadIdx.x, lane = t % CUDA_WARP, picks = s.picks, n, sum;
 
     dependency_wait();
     count[t] = given[t] = 0;
     if (t == 0)
-        missing = lots = 0;
+        missing = 0;
+    for (int i = t; i * s.places < picks; i += SORT_THREADS)
+        s.heads[(size_t)i * (size_t)(s.lots + 1)] = 0;
     __syncthreads();
     for (int i = t; i < picks; i += SORT_THREADS) {
         int e = a.id[i];
@@ -54,24 +62,30 @@ __global__ static void __launch_bounds__(SORT_THREADS)
         int e = a.id[i];
 
         if (expert_is_here(a, e)) {
-            int place = atomicAdd(&given[e], 1), at = first[e] + place;
+            int at = first[e] + atomicAdd(&given[e], 1), pass = at / s.places;
+            int begin = pass * s.places, end = begin + s.places, last = first[e] + count[e];
 
-            order[at] = (struct member){ i, e, place, count[e] - place };
-            if (place % lot == 0)
-                heads[1 + atomicAdd(&lots, 1)] = at;
+            begin = first[e] > begin ? first[e] : begin; // of the expert's members in the pass
+            s.order[at] = (struct member){ i, e, (last < end ? last : end) - at, 0 };
+            s.place[i] = at;
+            if ((at - begin) % s.lot == 0) {
+                int32_t *heads = s.heads + (size_t)pass * (size_t)(s.lots + 1);
+
+                heads[1 + atomicAdd(heads, 1)] = at;
+            }
         } else {
-            order[picks - 1 - atomicAdd(&missing, 1)].pick = -1;
+            s.order[picks - 1 - atomicAdd(&missing, 1)].pick = -1;
+            s.place[i] = -1;
         }
     }
-    __syncthreads();
-    if (t == 0)
-        *heads = lots;
 }
 
-void expert_sort(struct queue *q, const struct moe_args *a, int picks, struct member *order,
-                 int32_t *heads, int lot)
+void expert_sort(struct queue *q, const struct moe_args *a, int picks, int places, int lot,
+                 int lots, struct member *order, int32_t *place, int32_t *heads)
 {
-    launch(q, sort_picks, 1, SORT_THREADS, 0, *a, picks, order, heads, lot, cuda_queue(q)->alarm);
+    struct sorting s = { picks, places, lot, lots, order, place, heads };
+
+    launch(q, sort_picks, 1, SORT_THREADS, 0, *a, s, cuda_queue(q)->alarm);
 }
 
 // A block 64 outputs of the rows of a lot, DOT_ROWS of them and a tile at a time. Bound by the bytes of the weights.
@@ -94,8 +108,10 @@ __global__ static void long_rows(const __grid_constant__ struct strip_launch p)
             for (int i = 0; i < DOT_ROWS; i++) {
                 int at = j.z0 + (first + i < j.n ? first + i : first);
 
-                if (p.role == STRIP_GATE_UP)
+                if (p.role == STRIP_GATE_UP) {
+                    at += p.first;
                     at = at < p.picks ? p.order[at].pick / p.a.k : at - p.picks;
+                }
                 x[i] = p.from + (size_t)at * (size_t)p.ldfrom;
             }
             sum =
@@ -108,7 +124,9 @@ __global__ static void long_rows(const __grid_constant__ struct strip_launch p)
 
 void long_launch(struct queue *q, uint32_t kind, const struct strip_launch *p, dim3 grid)
 {
-    grid.z = (unsigned)p->lots + (p->a.s1 ? blocks_for((size_t)p->rows, LONG_LOT) : 0);
+    grid.z = (unsigned)(p->lots + shared_lots(p, LONG_LOT));
+    if (grid.z == 0)
+        return;
     if (kind == 1u << DTYPE_F32)
         launch_behind(cuda_stream(q), long_rows<DTYPE_F32>, grid, DOT_THREADS, 0, *p);
     else

@@ -67,6 +67,7 @@ struct strip_launch {
     // experts
     struct moe_args a;
     int picks, strips, marks; // strips of the widest, and how many a ticket's place has room for
+    int first, places;        // of a pass over many rows: those of the order that it has
     struct strip_x h; // hidden values as inputs, row by pick and then by row of the shared expert
     int ldy;
     uint32_t over[3];                // what dividing by splits, strips and parts multiplies by
@@ -77,9 +78,9 @@ struct strip_launch {
     float *z;        // sums: [matrices][zrows][ldz]; for a few rows [matrices][splits][zrows][ldz]
     size_t zmat;
     int zrows, ldz;
-    const struct member *order;      // as expert_sort leaves it
-    const int32_t *heads;            // the same: their number, and where a block's rows begin
-    int lots, lot;                   // heads at most, of `lot` rows
+    const struct member *order; // as expert_sort leaves it
+    const int32_t *heads; // the same, of the pass: their number, and where a block's rows begin
+    int lots, lot;        // heads at most, of `lot` rows
     const struct mat *we[2], *ws[2]; // matrices of routed experts and of the shared one
     int matrices;                    // 2: gate and up
 };

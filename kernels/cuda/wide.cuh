@@ -53,7 +53,7 @@ __device__ static inline bool job_dense(const struct strip_launch &p, int rows, 
 }
 
 // Members of an expert lie side by side in the order; heads are those where a lot of rows begins, `rows` of them
-// at most and of the shared expert.
+// at most and of the shared expert. Inputs and sums lie by place of the pass.
 __device__ static inline bool job_expert(const struct strip_launch &p, uint32_t kind, int rows,
                                          struct strip_job *j)
 {
@@ -68,15 +68,13 @@ __device__ static inline bool job_expert(const struct strip_launch &p, uint32_t 
         head = p.order[y];
         j->w = p.we[m][head.expert];
         j->n = head.left < p.lot ? head.left : p.lot;
-        j->z0 = y;
+        j->z0 = y - p.first;
     } else {
-        int row = (y - p.lots) * rows;
-
         j->w = *p.ws[m];
-        j->n = p.rows - row < rows ? p.rows - row : rows;
-        j->z0 = p.picks + row;
+        j->z0 = (p.picks > p.first ? p.picks - p.first : 0) + (y - p.lots) * rows;
+        j->n = p.places - j->z0 < rows ? p.places - j->z0 : rows;
     }
-    j->x0 = m * (p.picks + p.rows) + j->z0;
+    j->x0 = m * p.places + j->z0;
     j->strip = (int)blockIdx.x;
     j->column = j->strip * strip_outputs(j->w);
     j->z = (size_t)m * p.zmat;
@@ -280,6 +278,14 @@ __global__ static void __launch_bounds__(STRIP_THREADS, NT == 1 ? 2 : 1)
 
 // ---- launching ----------------------------------------------------------------------------------
 
+// Lots of so many rows that a pass has of the shared expert.
+static inline int shared_lots(const struct strip_launch *p, int rows)
+{
+    int begin = p->picks > p->first ? p->picks : p->first, n = p->first + p->places - begin;
+
+    return p->a.s1 && n > 0 ? (n + rows - 1) / rows : 0;
+}
+
 // Rows that blocks for every one of these kinds take, where there are few or many of them.
 static inline int wide_rows(uint32_t kinds, bool many)
 {
@@ -292,9 +298,11 @@ static void wide_go(struct queue *q, const struct strip_launch *p, dim3 grid)
     typedef wide_share<C, NT> share;
     size_t shared =
         2 * sizeof(uint4) * (size_t)(share::CODES + (C::F16 ? 1 : STRIP_PLANES) * share::ROWS * 8);
-    unsigned lots = blocks_for((size_t)p->rows, share::ROWS);
 
-    grid.z = p->role == STRIP_DENSE ? lots : (unsigned)p->lots + (p->a.s1 ? lots : 0);
+    grid.z = p->role == STRIP_DENSE ? blocks_for((size_t)p->rows, share::ROWS)
+                                    : (unsigned)(p->lots + shared_lots(p, share::ROWS));
+    if (grid.z == 0)
+        return;
     launch_behind(cuda_stream(q), strip_wide<C, NT>, grid, STRIP_THREADS, shared, *p);
 }
 

@@ -1,4 +1,5 @@
 /* The router's choice and the experts against the reference. */
+#include "kernels/cuda/cuda.h"
 #include "tests/device/lab.h"
 #include "tests/device/qmats.h"
 
@@ -315,6 +316,31 @@ static void moe(struct lab *l)
     lab_end(l);
 }
 
+/* Little scratch: the order of many rows' picks comes in passes, which begin and end inside an expert's rows. */
+static void passes(struct lab *l)
+{
+    static const struct expert_shape shapes[] = {
+        { 6, 3, 256, 256, 128, MUL1_3, MUL1_5, ROUND_BF16, 190, 1, 128 },
+        { 2, 2, 256, 128, 128, MUL1_3, MUL1_5, ROUND_NONE, 150, 5, 128 },
+        { 9, 4, 160, 96, 64, MXFP4, FP8_32, ROUND_NONE, 100, 2, 32 },
+        { 9, 4, 160, 96, 0, BF16, BF16, ROUND_NONE, 100, 2, 32 },
+        { 6, 3, 161, 99, 65, F32, F16, ROUND_NONE, 80, 4, 1 },
+    };
+    struct cuda_lane *lane = &cuda_queue(l->q)->lane[0];
+    size_t all = lane->scratch_bytes;
+
+    lab_begin(l, "moe in passes");
+    lane->scratch_bytes = 320 << 10;
+    for (int i = 0; i < COUNT(shapes); i++) {
+        struct trial t;
+
+        make_moe(l, &shapes[i], &t);
+        lab_run(&t);
+    }
+    lane->scratch_bytes = all;
+    lab_end(l);
+}
+
 /* F-15: one expert gets all rows, of every class of row counts. */
 static void one_expert(struct lab *l)
 {
@@ -386,6 +412,7 @@ void ops_experts(struct lab *l)
     route(l);
     route_gated(l);
     moe(l);
+    passes(l);
     one_expert(l);
     two_queues(l);
     refusals(l);
