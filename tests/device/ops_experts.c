@@ -320,6 +320,8 @@ static void moe(struct lab *l)
 static void passes(struct lab *l)
 {
     static const struct expert_shape shapes[] = {
+        { 4, 2, 128, 128, 128, MUL1_3, MUL1_5, ROUND_NONE, 66, 2, 128 },
+        { 4, 2, 128, 64, 64, MXFP4, FP8_32, ROUND_NONE, 66, 2, 32 },
         { 6, 3, 256, 256, 128, MUL1_3, MUL1_5, ROUND_BF16, 190, 1, 128 },
         { 2, 2, 256, 128, 128, MUL1_3, MUL1_5, ROUND_NONE, 150, 5, 128 },
         { 9, 4, 160, 96, 64, MXFP4, FP8_32, ROUND_NONE, 100, 2, 32 },
