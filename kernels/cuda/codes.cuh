@@ -61,10 +61,6 @@ template <int BITS2> struct exl3_codes : outputs_in_order {
     uint32_t by, plus;
     int lane, book;
 
-    __device__ exl3_codes()
-    {
-    }
-
     __device__ exl3_codes(const struct mat &w, int strip, int lane_)
         : exl3_codes((const uint4 *)((const char *)w.data +
                                      (size_t)strip *
@@ -219,10 +215,6 @@ struct fp8_codes : outputs_in_order {
     int steps, block, blocks, tiles;
     bool e8m0;
 
-    __device__ fp8_codes()
-    {
-    }
-
     __device__ fp8_codes(const struct mat &w, int strip, int lane)
     {
         at = (const uint4 *)((const char *)w.data +
@@ -305,10 +297,6 @@ template <enum dtype D> struct fp4_codes : outputs_in_order {
     const uint2 *scales;
     int steps;
 
-    __device__ fp4_codes()
-    {
-    }
-
     __device__ fp4_codes(const struct mat &w, int strip, int lane)
     {
         at = (const uint4 *)((const char *)w.data +
@@ -380,10 +368,6 @@ struct bf16_codes {
 
     const uint4 *at; // the lane's eight outputs of input 0
     int k0, cols;    // inputs from k0 on are the lane's; 0 cols where it has no outputs
-
-    __device__ bf16_codes()
-    {
-    }
 
     __device__ bf16_codes(const struct mat &w, int strip, int lane)
     {

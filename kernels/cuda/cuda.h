@@ -69,7 +69,7 @@ struct cuda_landing {
 };
 
 #define CUDA_LANDINGS 256
-#define CUDA_TICKETS 4096
+#define CUDA_TICKETS (60 << 10)
 #define INDEX_COUNT (17 << 10) /* bytes that a row's selection counts in */
 
 /* Copies of one kernel: from pinned memory or to it. */

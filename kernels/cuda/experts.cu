@@ -1,21 +1,21 @@
 // experts.cu owns the experts.
 //
-// A few rows: inputs are made, then few.cuh makes hidden values, at once as inputs of the second product, and
-// outputs, which are added row by row: a row's experts in ascending order, then the shared one. The rows that chose
-// an expert share its codes. Inputs, hidden values and outputs lie by pick.
+// A few rows: few.cuh makes inputs, hidden values, at once as inputs of the second product, and outputs, which it adds
+// row by row: a row's experts in ascending order, then the shared one. The rows that chose an expert share its codes.
+// Inputs, hidden values and outputs lie by pick.
 //
 // Many rows, experts of mixed types, f32 and f16: picks are sorted by expert and keep that place, behind them rows of the
 // window have places picks + row for the shared expert. A pass takes as many places as scratch has room for, so weights
 // are read and decoded once for all rows that chose them: inputs, hidden values and outputs lie by place of the
 // pass. Two products of wide strips with three steps around them; each pass adds its outputs to its rows, whose experts
 // are in ascending order within a pass and from pass to pass.
-#include "kernels/cuda/experts.cuh"
+#include "kernels/cuda/few.cuh"
 #include "kernels/cuda/wide.cuh"
 
 #define THREADS 256
 #define WARPS (THREADS / CUDA_WARP)
-#define LAUNCHES 64 // of products of a call, at most
-#define FEW_OVER 4  // pieces that an item costs beside its own
+#define FEW_OVER 4     // pieces that an item costs beside its own
+#define INPUTS_EACH 32 // blocks of inputs that a multiprocessor makes in one turn
 
 struct expert_rows {
     struct moe_args a;
@@ -30,15 +30,11 @@ struct expert_rows {
     float *out;            // sums if wide, or outputs [places][ldo]
     int ldh, ldo;
     size_t zmat;
-    int splits[2];   // of the inputs of both products
-    float *sums[2];  // a few rows: of splits, of both products
-    uint32_t *count; // and what their blocks count: zero when they begin
-    size_t counts;
-    uint32_t *ready; // blocks that made inputs; zero between calls
+    int splits[2];  // of the inputs of both products
+    float *sums[2]; // a few rows: of splits, of both products
 };
 
-// The pick in place p of the pass, or pick p where there is no order, and its expert, -1 for the shared one; false if
-// nothing is there.
+// The pick in place p of the pass and its expert, -1 for the shared one; false if nothing is there.
 __device__ static bool at_place(const struct expert_rows &e, int p, int *pick, int *expert)
 {
     struct member m;
@@ -48,10 +44,6 @@ __device__ static bool at_place(const struct expert_rows &e, int p, int *pick, i
     *pick = p;
     if (p >= e.picks)
         return e.a.s1 != NULL;
-    if (!e.wide) {
-        *expert = e.a.id[p];
-        return expert_is_here(e.a, *expert);
-    }
     m = e.order[p];
     *pick = m.pick;
     *expert = m.expert;
@@ -59,7 +51,7 @@ __device__ static bool at_place(const struct expert_rows &e, int p, int *pick, i
 }
 
 // A warp a block of 128 inputs of a place, for gate or up. Bound by bytes.
-__device__ static void some_inputs(const struct expert_rows &e)
+__global__ static void expert_inputs(const __grid_constant__ struct expert_rows e)
 {
     int blocks = e.x.ld / EXL3_BLOCK, lane = (int)threadIdx.x % CUDA_WARP;
     int i = (int)blockIdx.x * WARPS + (int)threadIdx.x / CUDA_WARP, up = (int)blockIdx.y;
@@ -67,9 +59,6 @@ __device__ static void some_inputs(const struct expert_rows &e)
     const struct mat *w;
     float v[4];
 
-    for (size_t c = (size_t)blockIdx.x * THREADS + threadIdx.x; !up && c < e.counts;
-         c += (size_t)gridDim.x * THREADS)
-        e.count[c] = 0;
     if (p >= e.places || !at_place(e, p, &pick, &expert))
         return;
     row = expert >= 0 ? pick / e.a.k : pick - e.picks;
@@ -78,16 +67,6 @@ __device__ static void some_inputs(const struct expert_rows &e)
         return;
     take_four(e.a.x + (size_t)row * (size_t)e.a.dim, k0 + 4 * lane, e.a.dim, v);
     put_any(e.x, *w, w->suh + k0, e.a.in, up * e.places + p, k0, v);
-}
-
-__global__ static void expert_inputs(const __grid_constant__ struct expert_rows e)
-{
-    dependency_settle(); // who comes in next may look at the choices
-    dependency_next();
-    some_inputs(e);
-    __syncthreads();
-    if (threadIdx.x == 0 && e.ready)
-        (void)count_up(e.ready, 0);
 }
 
 // A warp a block of 128 hidden values of a place. Bound by bytes.
@@ -120,67 +99,6 @@ __global__ static void expert_hidden(const __grid_constant__ struct expert_rows 
     for (int k = 0; k < 4 && e.a.kinds & EXPERT_KINDS_LONG; k++)
         z[4 * lane + k] = v[k];
     put_any(e.h, *w2, w2->suh + n0, e.a.in, p, n0, v);
-}
-
-// A pick that the call was not queued for.
-__device__ static void check_pick(const struct expert_rows &e, int row, int expert,
-                                  const struct cuda_alarm &alarm)
-{
-    const struct moe_args &a = e.a;
-
-    if (expert >= a.experts)
-        alarm_set(alarm, FAULT_EXPERT, 0, row, 0, expert, a.experts);
-    else if (expert >= 0 && (!expert_is_here(a, expert) ||
-                             mats_mixed(a.w1 + expert, a.w3 + expert, a.w2 + expert)))
-        alarm_set(alarm, FAULT_TYPE, 0, row, 0, (int)a.w1[expert].dtype, 0);
-    if (row == 0 && a.s1 &&
-        !(expert_type_ok(a, *a.s1) && expert_type_ok(a, *a.s3) && expert_type_ok(a, *a.s2) &&
-          !mats_mixed(a.s1, a.s3, a.s2)))
-        alarm_set(alarm, FAULT_TYPE, 0, 0, 0, (int)a.s1->dtype, 0);
-}
-
-// A block 128 outputs of a row: warps take its experts in turn, threads add them up in order.
-__global__ static void expert_outputs(const __grid_constant__ struct expert_rows e,
-                                      struct cuda_alarm alarm)
-{
-    __shared__ float part[CHOICES_MAX + 1][EXL3_BLOCK];
-    __shared__ int sorted[CHOICES_MAX];
-    int row = (int)blockIdx.y, n0 = (int)blockIdx.x * EXL3_BLOCK, t = (int)threadIdx.x;
-    int lane = t % CUDA_WARP, k = e.a.k, last = k + (e.a.s2 != NULL);
-    const int32_t *id = e.a.id + (size_t)row * (size_t)k;
-    float sum = 0;
-
-    dependency_wait();
-    if (e.ready && t == 0 && blockIdx.x == 0 && row == 0)
-        *e.ready = 0;
-    if (t < k) {
-        int at = 0;
-
-        for (int j = 0; j < k; j++)
-            at += id[j] < id[t] || (id[j] == id[t] && j < t);
-        sorted[at] = t;
-        if (n0 == 0)
-            check_pick(e, row, id[t], alarm);
-    }
-    for (int i = t / CUDA_WARP; i < last; i += WARPS) {
-        int expert = i < k ? id[i] : -1, p = i < k ? row * k + i : e.picks + row;
-        const struct mat *w = i < k ? e.a.w2 + expert : e.a.s2;
-        const float *z = e.out + (size_t)p * (size_t)e.ldo + n0;
-
-        if (i < k && !expert_is_here(e.a, expert))
-            continue;
-        for (int c = 0; c < 4; c++)
-            part[i][4 * lane + c] = w->cols == 0 ? 0 : z[4 * lane + c];
-    }
-    __syncthreads();
-    if (t >= EXL3_BLOCK || n0 + t >= e.a.dim)
-        return;
-    for (int i = 0; i < k; i++)
-        if (expert_is_here(e.a, id[sorted[i]]))
-            sum += part[sorted[i]][t];
-    if (e.a.s2)
-        sum += part[k][t];
-    e.a.y[(size_t)row * (size_t)e.a.dim + (size_t)(n0 + t)] = sum;
 }
 
 // A warp 128 outputs of a row, of which it adds up what is of this pass to what the passes before left. Bound by bytes.
@@ -229,11 +147,6 @@ __global__ static void expert_added(const __grid_constant__ struct expert_rows e
 
 // ---- launching ----------------------------------------------------------------------------------
 
-static int strips_at_most(int outputs)
-{
-    return (int)blocks_for((size_t)outputs, 64);
-}
-
 // A few rows of the call, with room for them in scratch.
 static char *lay_few(struct expert_rows *e, char *at)
 {
@@ -248,9 +161,7 @@ static char *lay_few(struct expert_rows *e, char *at)
         e->sums[i] = (float *)at;
         at += (size_t)((2 - i) * e->splits[i]) * all * (size_t)ld[i] * sizeof(float);
     }
-    e->count = (uint32_t *)at;
-    e->counts = LAUNCHES + all * (size_t)(strips_at_most(ld[0]) + strips_at_most(ld[1]) + 1);
-    return at + mat_round_up(e->counts * sizeof(uint32_t), MAT_ALIGN);
+    return at;
 }
 
 // All rows, of which a pass has as many places as `places` says. Outputs come where inputs were.
@@ -278,8 +189,7 @@ static char *lay_many(struct expert_rows *e, char *at)
     return at + 2 * e->zmat * sizeof(float);
 }
 
-// Launches for each kind of weights, beside each other where rows are few: the shared expert, of which there is one
-// and mostly of more bits, begins.
+// A launch for each kind of weights.
 static void products(struct queue *q, const struct expert_rows *e, struct strip_launch *p,
                      int outputs, unsigned across)
 {
@@ -295,59 +205,56 @@ static void products(struct queue *q, const struct expert_rows *e, struct strip_
     p->heads = e->heads;
     p->lots = e->first < e->picks ? e->lots : 0;
     p->lot = e->lot;
-    for (uint32_t left = e->a.kinds, kind; left; left ^= kind) {
-        for (kind = left; kind & (kind - 1);)
-            kind &= kind - 1;
-        p->strips = (int)blocks_for((size_t)outputs, kind >= MAT_KIND_EXL3 ? EXL3_BLOCK : 64);
-        p->early = p->role == STRIP_GATE_UP || left != kind;
-        strip_launch_kind(q, kind, p, dim3((unsigned)p->strips, across));
-        p->taken++;
+    for (uint32_t left = e->a.kinds; left; left &= left - 1) {
+        uint32_t kind = left & -left;
+        unsigned strips = blocks_for((size_t)outputs, kind >= MAT_KIND_EXL3 ? EXL3_BLOCK : 64);
+
+        strip_launch_kind(q, kind, p, dim3(strips, across));
     }
 }
 
-static dim3 inputs_grid(const struct expert_rows *e)
+// What few.cuh counts lies in the queue's tickets: items, items of inputs, strips of outputs, then for each place strips
+// of hidden values and the tickets of its strips.
+enum { TAKEN, READY, DONE, MADE };
+
+// Whether the queue has as many as so many places take.
+static bool counts_fit(const struct expert_rows *e, int places)
 {
-    return dim3(blocks_for((size_t)e->places * (size_t)(e->x.ld / EXL3_BLOCK), WARPS), 2);
+    size_t strips = blocks_for((size_t)e->ldh, 64) + blocks_for((size_t)e->ldo, 64);
+
+    return MADE + (size_t)places * (1 + strips) <= CUDA_TICKETS;
 }
 
 static void few_rows(struct queue *q, const struct expert_rows *e)
 {
+    const struct cuda_device *d = (const struct cuda_device *)q->dev;
     const struct moe_args *a = &e->a;
-    size_t places = (size_t)e->places;
-    struct strip_launch p = { .role = STRIP_GATE_UP,
-                              .splits = e->splits[0],
-                              .x = e->x,
-                              .h = e->h,
-                              .taken = e->count,
-                              .made = e->count + LAUNCHES,
-                              .z = e->sums[0],
-                              .zrows = (int)places,
-                              .ldz = e->ldh,
-                              .matrices = 2 };
+    uint32_t *count = cuda_lane(q)->tickets;
+    int places = e->places, tasks = 2 * places * (e->x.ld / EXL3_BLOCK);
+    struct few_launch p = { .a = *a,
+                            .x = e->x,
+                            .h = e->h,
+                            .out = e->out,
+                            .taken = count + TAKEN,
+                            .ready = count + READY,
+                            .done = count + DONE,
+                            .made = count + MADE,
+                            .alarm = cuda_queue(q)->alarm,
+                            .picks = e->picks,
+                            .places = places,
+                            .ldo = e->ldo };
 
-    if (a->inter > 0) {
-        dim3 grid = inputs_grid(e);
-
-        p.ticket = p.made + places;
-        p.marks = strips_at_most(e->ldh);
-        p.ready = e->ready;
-        p.blocks = grid.x * grid.y;
-        launch(q, expert_inputs, grid, THREADS, 0, *e);
-        products(q, e, &p, a->inter, 1);
-        p.ticket += places * (size_t)p.marks;
-        p.marks = strips_at_most(e->ldo);
-        p.role = STRIP_DOWN;
-        p.matrices = 1;
-        p.x = e->h;
-        p.y = e->out;
-        p.ldy = e->ldo;
-        p.splits = e->splits[1];
-        p.z = e->sums[1];
-        p.ldz = e->ldo;
-        products(q, e, &p, a->dim, 1);
+    for (int i = 0; i < 2; i++) {
+        p.of[i].z = e->sums[i];
+        p.of[i].ld = i ? e->ldo : e->ldh;
+        p.of[i].splits = e->splits[i];
     }
-    launch(q, expert_outputs, dim3(blocks_for((size_t)a->dim, EXL3_BLOCK), (unsigned)a->rows),
-           THREADS, 0, *e, cuda_queue(q)->alarm);
+    p.of[0].ticket = p.made + places;
+    p.tasks = 1 + tasks / (d->sms * INPUTS_EACH);
+    p.inputs = (int)blocks_for((size_t)tasks, FEW_WARPS * p.tasks);
+    p.across = (int)blocks_for((size_t)a->dim, FEW_ACROSS);
+    p.rows = a->rows * p.across;
+    few_experts(q, &p);
 }
 
 static void many_rows(struct queue *q, const struct expert_rows *e)
@@ -378,7 +285,9 @@ static void many_rows(struct queue *q, const struct expert_rows *e)
                                    .we = { a->w2 },
                                    .ws = { a->s2 } };
 
-    launch_behind(s, expert_inputs, inputs_grid(e), THREADS, 0, *e);
+    launch_behind(s, expert_inputs,
+                  dim3(blocks_for((size_t)e->places * (size_t)(e->x.ld / EXL3_BLOCK), WARPS), 2),
+                  THREADS, 0, *e);
     if (a->inter > 0) {
         products(q, e, &first, a->inter, 2);
         launch_behind(s, expert_hidden,
@@ -466,11 +375,10 @@ void strip_moe(struct queue *q, const struct moe_args *a)
     e.h.ld = e.ldh = (int)mat_round_up((size_t)a->inter, EXL3_BLOCK);
     e.exl3 = a->kinds % MAT_KIND_EXL3 == 0;
     cut_inputs(q, &e);
-    e.wide = a->rows > FEW_MOST || a->rows * a->k > FEW_PICKS || a->mixed ||
-             a->kinds & EXPERT_KINDS_LONG;
+    e.wide = a->rows > FEW_MOST || a->rows * a->k > FEW_PICKS || a->mixed || a->inter == 0 ||
+             a->kinds & EXPERT_KINDS_LONG || !counts_fit(&e, a->rows * (a->k + 1));
     e.many = e.wide && e.exl3 && (size_t)a->rows * (size_t)a->k > (size_t)a->experts * 32;
     e.lot = wide_rows(a->kinds, e.many);
-    e.ready = e.wide ? NULL : cuda_lane(q)->tickets;
     e.picks = e.wide ? a->rows * a->k : a->k;
     all = e.picks + (e.wide && !a->s1 ? 0 : e.wide ? a->rows : 1);
     e.places = e.wide ? 1 : all;

@@ -1,204 +1,64 @@
-// few - the product of experts' strips where an expert has a few of the rows. What there is to do is a list of items:
-// the expert of up to 8 rows, a strip of 128 outputs (64 without rotations) of one of its matrices, a split of the
-// inputs; expert after expert. As many blocks as fit take one item after the other, a warp a part:
+// few - the experts where an expert has a few of the rows, in one launch. What there is to do is a list of items, which
+// blocks take one after the other:
 //
-//   inputs     are made by a kernel in front; blocks begin with their lists and codes while it runs, then wait for it
-//   gate, up   sums of a split go to memory; the block that brings the last ones of a strip makes its hidden values
-//              and counts the strip for its expert
-//   down       waits until all strips of its expert are counted; the block that brings a strip's last sums makes its
-//              outputs
+//   inputs     some blocks of 128 inputs of a place, as gate or up wants them
+//   gate, up   the expert of up to 8 rows, a strip of 128 outputs (64 where some weights are not rotated) of one of both
+//              matrices, a split of the inputs; a warp has a part. Sums of a split go to memory; the block that brings
+//              the last ones of a strip makes its hidden values and counts the strip for its expert
+//   down       the same of the third matrix, when all hidden values of its expert are there; the block that brings a
+//              strip's last sums makes its outputs
+//   rows       some outputs of a row, from those of its experts, when all are there
 //
-// A launch each for gate and up, then for down, of every kind of weights; each lets the next one in at once, whose
-// blocks come in as places become free, so that no launch ends with the device half idle. A block waits for blocks of
-// launches in front alone, which have all begun when it comes in, and the first of them wait for nothing else.
+// An item waits for items of lower numbers alone, and whoever has taken one of those works on it or on one in front of
+// it: blocks that have begun need nothing of those that have not. Counters are zero again when the kernel ends: a ticket
+// starts over with the last that takes it, the last row's item clears what was waited for, and of the blocks that find
+// nothing left to take the last one clears the number of items taken.
 #ifndef TANDEM_KERNELS_CUDA_FEW_CUH
 #define TANDEM_KERNELS_CUDA_FEW_CUH
 
-#include "kernels/cuda/narrow.cuh"
+#include "kernels/cuda/items.cuh"
 
-#define FEW_THREADS (FEW_WARPS * CUDA_WARP)
-#define FEW_SLOTS 2 // pieces on their way to a warp's shared memory
-#define FEW_LOTS (FEW_PICKS + FEW_MOST / STRIP_TOKENS)
+#define FEW_NAP 40 // ns between two looks at what others count
 
-// Blocks of a multiprocessor.
-template <class C> static constexpr int few_blocks = C::BLOCKS *(STRIP_WARPS / FEW_WARPS);
+// ---- inputs ---------------------------------------------------------------------------------
 
-#define FEW_NOBODY 0xffffu
-
-// The picks of a call, and lots of up to 8 rows of an expert of a launch's weights: those of the shared expert have places
-// picks + row.
-struct few_list {
-    int32_t id[FEW_PICKS];
-    uint16_t of[FEW_PICKS];  // the pick that begins a pick's lot, and how many of it are in front
-    uint16_t lot[FEW_PICKS]; // whether a pick begins a lot, then which
-    uint16_t member[FEW_LOTS][STRIP_TOKENS];
-    int lots;
-};
-
-template <class C> struct few_job {
-    const struct mat *w; // NULL: the expert is narrower than others
-    int head, expert;    // -1: the shared one
-    int strip, split;    // those of up behind those of gate
-    int n, pick;         // rows; place of row lane % 8
-    C codes;
-    int at, end; // the pieces that are the warp's
-};
-
-// ---- which block does what ------------------------------------------------------------------
-
-// A matrix of an expert, by role; -1 is the shared one.
-__device__ static inline const struct mat *expert_mat(const struct strip_launch &p, int expert,
-                                                      bool up)
+// Warps make inputs of an item: a block of 128 of a place for gate, or for up, each time.
+template <class SET>
+__device__ static inline void few_inputs(const struct few_launch &p, const int32_t *id, int item)
 {
     const struct moe_args &a = p.a;
+    int lane = (int)(threadIdx.x % CUDA_WARP), warp = (int)(threadIdx.x / CUDA_WARP);
+    int blocks = p.x.ld / EXL3_BLOCK;
 
-    if (expert < 0)
-        return p.role == STRIP_DOWN ? a.s2 : up ? a.s3 : a.s1;
-    return (p.role == STRIP_DOWN ? a.w2 : up ? a.w3 : a.w1) + expert;
-}
+    for (int i = 0; i < p.tasks; i++) {
+        int task = (item * p.tasks + i) * FEW_WARPS + warp, at = task / blocks;
+        int k0 = (task - at * blocks) * EXL3_BLOCK, up = at >= p.places;
+        int place = up ? at - p.places : at, expert = place < p.picks ? id[place] : -1;
+        int row = place < p.picks ? place / a.k : place - p.picks;
+        const struct mat *w = few_mat(a, expert, up);
+        struct few_type type;
+        float v[4];
 
-// What a block asks of a matrix before it takes an expert. Read at once: a question after the other would wait for memory
-// as often as there are questions.
-struct few_type {
-    uint32_t kind;
-    bool there, exl3;
-};
-
-__device__ static inline struct few_type few_type_of(const struct mat *w)
-{
-    int dtype = w->dtype, bits2 = w->q.bits2, layout = w->q.layout, rows = w->rows, cols = w->cols;
-    bool exl3 = dtype == DTYPE_EXL3;
-
-    return { exl3 ? MAT_KIND_EXL3 << bits2 : 1u << dtype,
-             (bool)((dtype < DTYPE_COUNT) | (layout == LAYOUT_DEVICE) | (rows == 0) | (cols == 0)),
-             exl3 };
-}
-
-// expert_is_here, not mixed, and of the launch's weights; -1 is the shared one.
-__device__ static inline bool few_takes(const struct strip_launch &p, uint32_t kind, int expert)
-{
-    const struct moe_args &a = p.a;
-    struct few_type w1 = few_type_of(expert < 0 ? a.s1 : a.w1 + expert);
-    struct few_type w3 = few_type_of(expert < 0 ? a.s3 : a.w3 + expert);
-    struct few_type w2 = few_type_of(expert < 0 ? a.s2 : a.w2 + expert);
-
-    return ((p.role == STRIP_DOWN ? w2.kind : w1.kind) == kind) & (w1.kind == w3.kind) &
-           (w1.exl3 == w2.exl3) & w1.there & w3.there & w2.there & ((w1.kind & a.kinds) != 0) &
-           ((w2.kind & a.kinds) != 0);
-}
-
-// All threads.
-__device__ static inline void few_begin(const struct strip_launch &p, uint32_t kind,
-                                        struct few_list *list)
-{
-    int t = (int)threadIdx.x, lane = t % CUDA_WARP, lots = 0, all;
-    bool shared = p.a.s1 && few_takes(p, kind, -1);
-
-    for (int i = t; i < p.picks; i += FEW_THREADS)
-        list->id[i] = p.a.id[i];
-    __syncthreads();
-    for (int i = t; i < p.picks; i += FEW_THREADS) {
-        int e = list->id[i], before = 0, head = i;
-
-        for (int k = 0; k < i; k++)
-            if (list->id[k] == e) {
-                head = before % STRIP_TOKENS ? head : k;
-                before++;
-            }
-        before %= STRIP_TOKENS;
-        list->of[i] = (uint16_t)((before ? head : i) * STRIP_TOKENS + before);
-        list->lot[i] = FEW_NOBODY;
-        if (e >= 0 && e < p.a.experts && few_takes(p, kind, e))
-            list->lot[i] = before == 0;
-    }
-    __syncthreads();
-    for (int base = 0; base < p.picks; base += CUDA_WARP) { // each warp for itself, all the same
-        int i = base + lane;
-        bool head = i < p.picks && list->lot[i] == 1;
-        unsigned set = __ballot_sync(FULL_MASK, head);
-
-        __syncthreads();
-        if (head && t < CUDA_WARP)
-            list->lot[i] = (uint16_t)(lots + __popc(set & ((1u << lane) - 1)) + 2);
-        lots += __popc(set);
-    }
-    all = lots + (shared ? (p.rows + STRIP_TOKENS - 1) / STRIP_TOKENS : 0);
-    if (t == 0)
-        list->lots = all;
-    for (int i = t; i < all * STRIP_TOKENS; i += FEW_THREADS) {
-        int row = i - lots * STRIP_TOKENS;
-
-        list->member[i / STRIP_TOKENS][i % STRIP_TOKENS] =
-            (uint16_t)(row >= 0 && row < p.rows ? p.picks + row : FEW_NOBODY);
-    }
-    __syncthreads();
-    for (int i = t; i < p.picks; i += FEW_THREADS)
-        if (list->lot[i] != FEW_NOBODY)
-            list->member[list->lot[list->of[i] / STRIP_TOKENS] - 2][list->of[i] % STRIP_TOKENS] =
-                (uint16_t)i;
-    __syncthreads();
-}
-
-// n / d for n d < 2^32, from d's few_inverse.
-__host__ __device__ static inline uint32_t few_inverse(int d)
-{
-    return (uint32_t)((((uint64_t)1 << 32) + (uint64_t)d - 1) / (uint64_t)d);
-}
-
-__device__ static inline int few_over(int n, int d, uint32_t inverse)
-{
-    return d == 1 ? n : (int)__umulhi((uint32_t)n, inverse);
-}
-
-// An item, of which the first codes are on their way near. Whole warps.
-template <class C>
-__device__ static inline void few_item(const struct strip_launch &p, const struct few_list &list,
-                                       int item, struct few_job<C> *j)
-{
-    constexpr int OUTPUTS = C::TILES * MAT_TILE;
-    int lane = (int)(threadIdx.x % CUDA_WARP), each = p.matrices * p.splits;
-    int strip = few_over(item, each, p.over[0]), lot = few_over(strip, p.strips, p.over[1]);
-    int parts = p.splits * FEW_WARPS, part, pieces;
-    const struct mat *w;
-    const char *near;
-
-    j->split = item - strip * each;
-    j->strip = strip - lot * p.strips;
-    j->pick = list.member[lot][lane % STRIP_TOKENS];
-    j->n = __popc(__ballot_sync(FULL_MASK, j->pick != FEW_NOBODY)) / (CUDA_WARP / STRIP_TOKENS);
-    j->head = list.member[lot][0];
-    j->expert = j->head < p.picks ? list.id[j->head] : -1;
-    j->w = w = expert_mat(p, j->expert, j->split >= p.splits);
-    j->codes = C(*w, j->strip, lane);
-    pieces = (int)(((uint32_t)w->cols + OUTPUTS - 1) / OUTPUTS * (OUTPUTS / (16 * C::STEPS)));
-    part = (j->split >= p.splits ? j->split - p.splits : j->split) * FEW_WARPS +
-           (int)(threadIdx.x / CUDA_WARP);
-    j->at = few_over(pieces * part, parts, p.over[2]);
-    j->end = few_over(pieces * (part + 1), parts, p.over[2]);
-    if (j->strip * OUTPUTS >= w->rows) {
-        j->w = NULL;
-        return;
-    }
-    if constexpr (C::F16) { // pieces follow each other
-        near =
-            (const char *)(j->codes.at - lane) + (size_t)((uint32_t)j->at * C::BYTES) + lane * 128;
-#pragma unroll
-        for (int k = 0; k < NARROW_AHEAD * C::BYTES; k += 128 * CUDA_WARP)
-            if (k + lane * 128 < NARROW_AHEAD * C::BYTES &&
-                k + lane * 128 < (j->end - j->at) * C::BYTES)
-                prefetch_l2(near + k);
-    } else {
-        for (int k = 0; k < NARROW_AHEAD; k++)
-            narrow_near(j->codes, j->at + k, j->end);
+        if (at >= 2 * p.places || (place < p.picks ? expert < 0 || expert >= a.experts : !a.s1))
+            continue;
+        take_four(a.x + (size_t)row * (size_t)a.dim, k0 + 4 * lane, a.dim, v);
+        type = few_type_of(w);
+        if (!type.there || !(type.kind & a.kinds) || w->rows == 0)
+            continue;
+        if constexpr (SET::ALL_ROTATED)
+            put_inputs<true>(p.x, *w, w->suh + k0, a.in, at, k0, EXL3_BLOCK, v);
+        else
+            put_any(p.x, *w, w->suh + k0, a.in, at, k0, v);
     }
 }
 
 // ---- sums -----------------------------------------------------------------------------------
 
-// Counts what the block wrote before; true for the last of `of`, whose threads see what the others wrote behind a barrier.
-__device__ static inline bool count_up(uint32_t *counter, uint32_t of)
+// Counts what the block wrote before; true for the last of `of`, whose threads see what the others wrote behind a barrier,
+// and which leaves the ticket at zero.
+__device__ static inline bool ticket_take(uint32_t *ticket, uint32_t of)
 {
-    if (counter_give(counter) != of - 1)
+    if (counter_turn(ticket, of - 1) != of - 1)
         return false;
     counter_fence();
     return true;
@@ -206,8 +66,9 @@ __device__ static inline bool count_up(uint32_t *counter, uint32_t of)
 
 __device__ static inline void count_wait(const uint32_t *counter, uint32_t until)
 {
-    while (counter_read(counter) < until)
-        ;
+    while (fresh_word(counter) < until)
+        __nanosleep(FEW_NAP);
+    counter_fence();
 }
 
 template <class C> static constexpr int few_words()
@@ -246,22 +107,22 @@ __device__ static inline void few_leave(struct few_room<C> &room,
 
 // What warps left is added up in order. z: where the strip's sums of the split begin.
 template <class C>
-__device__ static inline void few_add(const struct few_room<C> *room, const struct few_job<C> &j,
-                                      float *z, int ldz)
+__device__ static inline void few_add(const char *rooms, int stride, int n, int pick, float *z,
+                                      int ldz)
 {
     constexpr int EACH = few_room<C>::EACH;
 
-    for (uint32_t i = threadIdx.x; i < (uint32_t)(j.n + 1) / 2 * EACH; i += FEW_THREADS) {
+    for (uint32_t i = threadIdx.x; i < (uint32_t)(n + 1) / 2 * EACH; i += FEW_THREADS) {
         uint32_t q = i / EACH, at = i % EACH;
         int low = C::output((int)at / 8, (int)at % 8, 0),
             high = C::output((int)at / 8, (int)at % 8, 1);
-        uint32_t first = (uint32_t)__shfl_sync(FULL_MASK, j.pick, (int)q * 2);
-        uint32_t second = (uint32_t)__shfl_sync(FULL_MASK, j.pick, (int)q * 2 + 1);
-        float4 s = room[0].pair[q][at];
+        uint32_t first = (uint32_t)__shfl_sync(FULL_MASK, pick, (int)q * 2);
+        uint32_t second = (uint32_t)__shfl_sync(FULL_MASK, pick, (int)q * 2 + 1);
+        float4 s = ((const struct few_room<C> *)rooms)->pair[q][at];
 
 #pragma unroll
         for (int w = 1; w < FEW_WARPS; w++) {
-            float4 v = room[w].pair[q][at];
+            float4 v = ((const struct few_room<C> *)(rooms + w * stride))->pair[q][at];
 
             s.x += v.x;
             s.y += v.y;
@@ -270,7 +131,7 @@ __device__ static inline void few_add(const struct few_room<C> *room, const stru
         }
         z[first * (uint32_t)ldz + low] = s.x;
         z[first * (uint32_t)ldz + high] = s.z;
-        if (q * 2 + 1 < (uint32_t)j.n) {
+        if (q * 2 + 1 < (uint32_t)n) {
             z[second * (uint32_t)ldz + low] = s.y;
             z[second * (uint32_t)ldz + high] = s.w;
         }
@@ -300,51 +161,51 @@ __device__ static inline void few_take(const float *at, size_t split, int splits
 
 // Hidden values or outputs of a strip, a row a warp.
 template <class C>
-__device__ static inline void few_give(const struct strip_launch &p, const struct few_job<C> &j)
+__device__ static inline void few_give(const struct few_launch &p, const struct few_list &list,
+                                       const struct few_job &j)
 {
     constexpr bool ROTATED = C::F16;
+    const struct few_phase &f = p.of[j.down];
     int lane = (int)threadIdx.x % CUDA_WARP, wide = ROTATED ? EXL3_BLOCK : 64, n0 = j.strip * wide;
-    size_t split = (size_t)p.zrows * (size_t)p.ldz;
+    size_t split = (size_t)p.places * (size_t)f.ld;
 
     for (int i = (int)threadIdx.x / CUDA_WARP; i < j.n; i += FEW_WARPS) {
-        int pick = __shfl_sync(FULL_MASK, j.pick, i);
-        const float *at = p.z + (size_t)pick * (size_t)p.ldz + n0;
+        int pick = list.member[j.lot * STRIP_TOKENS + i];
+        const float *at = f.z + (size_t)pick * (size_t)f.ld + n0;
         float v[4];
 
-        few_take(at, split, p.splits, wide, v);
-        if (p.role == STRIP_GATE_UP) {
-            const struct mat *w1 = expert_mat(p, j.expert, false);
-            const struct mat *w3 = expert_mat(p, j.expert, true);
-            const struct mat *w2 = j.expert < 0 ? p.a.s2 : p.a.w2 + j.expert;
+        few_take(at, split, f.splits, wide, v);
+        if (!j.down) {
+            const struct mat *w1 = few_mat(p.a, j.expert, 0), *w3 = few_mat(p.a, j.expert, 1);
+            const struct mat *w2 = few_mat(p.a, j.expert, 2);
             float up[4], weight = j.expert < 0 ? 1 : p.a.weight[pick];
 
-            few_take(at + (size_t)p.splits * split, split, p.splits, wide, up);
+            few_take(at + (size_t)f.splits * split, split, f.splits, wide, up);
             finish_outputs<ROTATED>(*w1, n0, wide, v);
             finish_outputs<ROTATED>(*w3, n0, wide, up);
 #pragma unroll
             for (int k = 0; k < 4; k++)
                 v[k] = n0 + 4 * lane + k < w1->rows
-                           ? swiglu(rounded(v[k], p.round), rounded(up[k], p.round), weight,
-                                    p.a.limit, p.round)
+                           ? swiglu(rounded(v[k], p.a.round), rounded(up[k], p.a.round), weight,
+                                    p.a.limit, p.a.round)
                            : 0;
-            put_inputs<ROTATED>(p.h, *w2, w2->suh + n0, p.in, pick, n0, wide, v);
+            put_inputs<ROTATED>(p.h, *w2, w2->suh + n0, p.a.in, pick, n0, wide, v);
             continue;
         }
         finish_outputs<ROTATED>(*j.w, n0, wide, v);
 #pragma unroll
         for (int k = 0; k < 4; k++)
             if (4 * lane < wide && n0 + 4 * lane + k < j.w->rows)
-                p.y[(size_t)pick * (size_t)p.ldy + (size_t)(n0 + 4 * lane + k)] = v[k];
+                p.out[(size_t)pick * (size_t)p.ldo + (size_t)(n0 + 4 * lane + k)] = v[k];
     }
 }
 
 // ---- the product ----------------------------------------------------------------------------
 
 // Until the hidden values of the job's rows are there.
-template <class C>
-__device__ static inline void few_wait(const struct strip_launch &p, const struct few_job<C> &j)
+__device__ static inline void few_wait(const struct few_launch &p, const struct few_job &j)
 {
-    const struct mat *w1 = j.expert < 0 ? p.a.s1 : p.a.w1 + j.expert;
+    const struct mat *w1 = few_mat(p.a, j.expert, 0);
 
     if (threadIdx.x == 0)
         count_wait(p.made + j.head,
@@ -354,7 +215,7 @@ __device__ static inline void few_wait(const struct strip_launch &p, const struc
 
 // Codes or inputs of the warp's piece k, on their way to shared memory; lanes without a row get zeros.
 template <class C>
-__device__ static inline void few_bring_codes(const struct few_job<C> &j, struct few_room<C> &room,
+__device__ static inline void few_bring_codes(const struct few_span &j, struct few_room<C> &room,
                                               int k)
 {
     int lane = (int)(threadIdx.x % CUDA_WARP);
@@ -363,12 +224,12 @@ __device__ static inline void few_bring_codes(const struct few_job<C> &j, struct
 #pragma unroll
         for (int c = 0; c < few_room<C>::CODES; c++)
             copy_async(&room.piece[k % FEW_SLOTS][c][lane],
-                       j.codes.at +
+                       j.from + lane +
                            (uint32_t)((j.at + k) * few_room<C>::CODES + c) * (uint32_t)CUDA_WARP);
 }
 
 template <class C>
-__device__ static inline void few_bring_rows(const struct few_job<C> &j, struct few_room<C> &room,
+__device__ static inline void few_bring_rows(const struct few_span &j, struct few_room<C> &room,
                                              int k, const uint16_t *x, bool live)
 {
     constexpr int EACH = 4 / C::STEPS; // pieces of a unit
@@ -385,8 +246,9 @@ __device__ static inline void few_bring_rows(const struct few_job<C> &j, struct 
 // The warp's part of EXL3 codes, of which the first pieces' codes are on their way. A pair of tiles is decoded while the
 // heads of the next one travel between lanes.
 template <class C, int BOOK>
-__device__ static inline void few_run(const struct few_job<C> &j, struct few_room<C> &room,
-                                      const uint16_t *x, bool live, float (&acc)[C::TILES][1][4])
+__device__ static inline void few_run(const struct few_span &j, const C &codes,
+                                      struct few_room<C> &room, const uint16_t *x, bool live,
+                                      float (&acc)[C::TILES][1][4])
 {
     constexpr int CODES = few_room<C>::CODES, PAIRS = C::STEPS * C::TILES;
     int lane = (int)(threadIdx.x % CUDA_WARP);
@@ -414,19 +276,19 @@ __device__ static inline void few_run(const struct few_job<C> &j, struct few_roo
 #pragma unroll
         for (int i = 0; i < C::STEPS / 2; i++)
             b[i] = room.piece[k % FEW_SLOTS][CODES + i][lane];
-        j.codes.heads(now, 0, head);
+        codes.heads(now, 0, head);
         few_bring_codes(j, room, k + FEW_SLOTS); // a lane reads its own words alone
         few_bring_rows(j, room, k + FEW_SLOTS, x, live);
         copy_commit();
-        narrow_near(j.codes, j.at + k + NARROW_AHEAD, j.end);
+        narrow_near(codes, j.at + k + NARROW_AHEAD, j.end);
 #pragma unroll
         for (int i = 0; i < PAIRS; i += 2) {
             const uint4 rows = b[i / C::TILES / 2]; // two k-steps in 16 bytes
             uint32_t next[2] = {}, a[2][4];
 
             if (i + 2 < PAIRS)
-                j.codes.heads(now, i + 2, next);
-            j.codes.template values<BOOK>(now, i, head, a);
+                codes.heads(now, i + 2, next);
+            codes.template values<BOOK>(now, i, head, a);
 #pragma unroll
             for (int n = 0; n < 2; n++)
                 mma<C::F16>(acc[i % C::TILES + n][0], a[n], i / C::TILES % 2 ? rows.z : rows.x,
@@ -438,126 +300,255 @@ __device__ static inline void few_run(const struct few_job<C> &j, struct few_roo
 }
 
 template <class C>
-__device__ static inline void few_part(const struct strip_launch &p, const struct few_job<C> &j,
-                                       struct few_room<C> &room)
+__device__ static inline void few_part(const struct few_launch &p, const struct few_list &list,
+                                       const struct few_job &j, struct few_room<C> &room)
 {
+    const struct strip_x &in = j.down ? p.h : p.x;
     int lane = (int)(threadIdx.x % CUDA_WARP);
-    int row = (j.split >= p.splits ? p.zrows : 0) +
-              __shfl_sync(FULL_MASK, j.pick, lane / 4 < j.n ? lane / 4 : 0);
-    const uint16_t *from = p.x.data + (size_t)row * (size_t)p.x.ld + lane % 4 * 16;
-    float acc[C::TILES][1][4] = {};
     bool live = lane / 4 < j.n;
+    int row = (!j.down && j.split >= p.of[0].splits ? p.places : 0) +
+              list.member[j.lot * STRIP_TOKENS + (live ? lane / 4 : 0)];
+    const uint16_t *from = in.data + (size_t)row * (size_t)in.ld + lane % 4 * 16;
+    const struct few_span span = j.span;
+    float acc[C::TILES][1][4] = {};
 
-    if (p.role == STRIP_DOWN)
+    if (j.down)
         few_wait(p, j);
     if constexpr (C::F16) {
-        if (C::BOOKS > 1 && j.codes.book)
-            few_run<C, C::BOOKS - 1>(j, room, from, live, acc);
+        const C codes(span.from, span.book, lane);
+
+        if (C::BOOKS > 1 && codes.book)
+            few_run<C, C::BOOKS - 1>(span, codes, room, from, live, acc);
         else
-            few_run<C, 0>(j, room, from, live, acc);
+            few_run<C, 0>(span, codes, room, from, live, acc);
     } else {
+        const C codes(*j.w, j.strip, lane);
         struct narrow_x<1> x = {
-            { from }, { p.x.count + (size_t)row * (size_t)(p.x.ld / STRIP_UNIT) }, p.x.plane,
+            { from }, { in.count + (size_t)row * (size_t)(in.ld / STRIP_UNIT) }, in.plane,
             {
                 live
             }
         };
         typename C::piece now;
 
-        if (j.at < j.end)
-            j.codes.load(j.at, now);
-        narrow_part<C, 1, 0>(j.codes, x, j.at, j.end, now, acc);
+        if (span.at < span.end)
+            codes.load(span.at, now);
+        narrow_part<C, 1, 0>(codes, x, span.at, span.end, now, acc);
     }
     few_leave<C>(room, acc, j.n);
 }
 
 // What a job's first pieces need of its codes.
 template <class C>
-__device__ static inline void few_start(const struct few_job<C> &j, struct few_room<C> &room)
+__device__ static inline void few_start(const struct few_job &j, struct few_room<C> &room)
 {
     if constexpr (C::F16)
 #pragma unroll
-        for (int k = 0; k < FEW_SLOTS && j.w; k++)
-            few_bring_codes(j, room, k);
+        for (int k = 0; k < FEW_SLOTS; k++)
+            few_bring_codes<C>(j.span, room, k);
+}
+
+// What the splits of a strip come to, where this one is the last.
+template <class SET>
+__device__ static inline void few_end(const struct few_launch &p, const struct few_list &list,
+                                      const struct few_job &j, int *last)
+{
+    const struct few_phase &f = p.of[j.down];
+    int t = (int)threadIdx.x;
+
+    if (j.w && f.each > 1) {
+        if (t == 0)
+            *last = ticket_take(f.ticket + (size_t)j.head * (size_t)f.strips + (size_t)j.strip,
+                                (uint32_t)f.each);
+        __syncthreads();
+        if (!*last)
+            return;
+    }
+    if (!j.w && (!j.down || j.split))
+        return;
+    if (j.w)
+        SET::like(j.kind, [&]<class C>() { few_give<C>(p, list, j); });
+    __syncthreads();
+    if (t == 0)
+        counter_add(j.down ? p.done : p.made + j.head);
+}
+
+// ---- rows -----------------------------------------------------------------------------------
+
+// Row `row`'s choices by ascending expert. The block that has its first part reports what the call was not queued for.
+__device__ static inline void few_sort(const struct few_launch &p, const struct few_list &list,
+                                       int n, int *sorted)
+{
+    int row = n / p.across, t = (int)threadIdx.x, k = p.a.k, at = 0;
+    const int32_t *id = list.id + row * k;
+
+    if (t >= k)
+        return;
+    for (int i = 0; i < k; i++)
+        at += id[i] < id[t] || (id[i] == id[t] && i < t);
+    sorted[at] = t;
+    if (n == row * p.across)
+        check_pick(p.a, row, id[t], p.alarm);
+}
+
+// FEW_ACROSS outputs of a row: its experts in ascending order, then the shared one.
+__device__ static inline void few_row(const struct few_launch &p, const struct few_list &list,
+                                      int n, const int *sorted)
+{
+    int row = n / p.across, part = n - row * p.across, k = p.a.k;
+    int n0 = part * FEW_ACROSS + 4 * (int)threadIdx.x;
+    float sum[4] = {};
+
+    if (n0 >= p.a.dim)
+        return;
+#pragma unroll 4
+    for (int i = 0; i <= k; i++) {
+        int place = i < k ? row * k + sorted[i] : p.picks + row;
+        float4 v;
+
+        if (i < k ? list.lot[place] == FEW_NOBODY : !list.shared)
+            continue;
+        v = __ldcg((const float4 *)(p.out + (size_t)place * (size_t)p.ldo + n0));
+        sum[0] += v.x;
+        sum[1] += v.y;
+        sum[2] += v.z;
+        sum[3] += v.w;
+    }
+#pragma unroll
+    for (int c = 0; c < 4; c++)
+        if (n0 + c < p.a.dim)
+            p.a.y[(size_t)row * (size_t)p.a.dim + (size_t)(n0 + c)] = sum[c];
+}
+
+// The last of the rows' items clears what was waited for. One warp.
+__device__ static inline void few_clear(const struct few_launch &p, uint32_t before,
+                                        uint32_t strips)
+{
+    int lane = (int)(threadIdx.x % CUDA_WARP);
+
+    if (__shfl_sync(FULL_MASK, before, 0) != strips + (uint32_t)p.rows - 1)
+        return;
+    for (int i = lane; i < p.places; i += CUDA_WARP)
+        p.made[i] = 0;
+    if (lane == 0)
+        *p.done = *p.ready = 0;
+}
+
+// ---- all of it ------------------------------------------------------------------------------
+
+// Blocks of a multiprocessor begin one behind the other, so that each of them all has as much to do as others.
+template <class SET> __device__ static inline void few_turn(int ns)
+{
+    uint64_t since = device_ns();
+    uint32_t slot = warp_place() / FEW_WARPS;
+
+    slot = slot < SET::BLOCKS ? slot : SET::BLOCKS - 1;
+    while (device_ns() - since < slot * (uint32_t)ns)
+        ;
 }
 
 // Bound by the decoding of the weights.
-template <class C>
-__global__ static void __launch_bounds__(FEW_THREADS, few_blocks<C>)
-    few_rows(const __grid_constant__ struct strip_launch p)
+template <class SET>
+__global__ static void __launch_bounds__(FEW_THREADS, SET::BLOCKS)
+    few_rows(const __grid_constant__ struct few_launch p)
 {
-    __shared__ struct few_room<C> room[FEW_WARPS];
-    __shared__ struct few_list list;
-    __shared__ int next[2], last;
-    int t = (int)threadIdx.x, item = (int)blockIdx.x, each = p.matrices * p.splits, turn = 0, total;
-    struct few_room<C> &mine = room[threadIdx.x / CUDA_WARP];
-    struct few_job<C> j, ahead;
+    extern __shared__ __align__(16) char few_memory[];
+    __shared__ int next[2], last, sorted[2][CHOICES_MAX];
+    __shared__ struct few_job jobs[2][FEW_WARPS];
+    int t = (int)threadIdx.x, turn = 0, item, gates, products, total;
+    char *mine = few_memory + (int)(threadIdx.x / CUDA_WARP) * p.room;
+    struct few_list list;
+    struct few_job *j = &jobs[0][threadIdx.x / CUDA_WARP],
+                   *ahead = &jobs[1][threadIdx.x / CUDA_WARP];
 
-    if (p.early)
-        dependency_next();
-    few_begin(p, C::KIND, &list);
-    total = list.lots * p.strips * each;
-    if (item < total) {
-        few_item(p, list, item, &j);
-        few_start(j, mine);
+    list.id = (int32_t *)(few_memory + FEW_WARPS * p.room);
+    list.of = (uint16_t *)(list.id + p.picks);
+    list.lot = list.of + p.picks;
+    list.member = list.lot + p.picks;
+    dependency_settle(); // who comes in next waits for all that this one does
+    dependency_next();
+    if (t == 0) {
+        few_turn<SET>(p.turn);
+        next[0] = (int)atomicAdd(p.taken, 1);
+    }
+    for (int i = t; i < p.picks; i += FEW_THREADS)
+        list.id[i] = p.a.id[i];
+    __syncthreads();
+    for (item = next[0]; item < p.inputs; item = next[turn]) {
+        turn ^= 1;
+        few_inputs<SET>(p, list.id, item);
         if (t == 0)
-            count_wait(p.ready, p.blocks);
+            next[turn] = (int)atomicAdd(p.taken, 1);
+        __syncthreads();
+        if (t == 0)
+            counter_add(p.ready);
+    }
+    few_begin(p, &list);
+    gates = list.lots * p.of[0].strips * p.of[0].each;
+    products = p.inputs + gates + list.lots * p.of[1].strips * p.of[1].each;
+    total = products + p.rows;
+    if (item < products) {
+        few_item<SET>(p, list, item - p.inputs, gates, j);
+        if (j->w)
+            SET::with(j->kind, [&]<class C>() { few_start<C>(*j, *(struct few_room<C> *)mine); });
+        if (t == 0)
+            count_wait(p.ready, (uint32_t)p.inputs);
         __syncthreads();
     }
-    for (; item < total; j = ahead, turn ^= 1) {
-        if (t == 0)
-            next[turn] = (int)gridDim.x + (int)atomicAdd(p.taken, 1);
-        if (j.w)
-            few_part(p, j, mine);
+    while (item < products) {
+        struct few_job *now = j;
+
+        turn ^= 1;
+        if (j->w)
+            SET::with(j->kind,
+                      [&]<class C>() { few_part<C>(p, list, *j, *(struct few_room<C> *)mine); });
+        if (t == 0) // not before: others may be there first
+            next[turn] = (int)atomicAdd(p.taken, 1);
         __syncthreads();
         item = next[turn];
-        if (item < total)
-            few_item(p, list, item, &ahead);
-        if (j.w)
-            few_add(room, j,
-                    p.z + (size_t)j.split * (size_t)p.zrows * (size_t)p.ldz +
-                        j.strip * (C::TILES * MAT_TILE),
-                    p.ldz);
-        __syncthreads();
-        if (item < total)
-            few_start(ahead, mine);
-        if (!j.w)
-            continue;
-        if (each > 1) {
-            if (t == 0)
-                last = count_up(p.ticket + (size_t)j.head * (size_t)p.marks + (size_t)j.strip,
-                                (uint32_t)each);
-            __syncthreads();
-            if (!last)
-                continue;
+        if (item < products)
+            few_item<SET>(p, list, item - p.inputs, gates, ahead);
+        if (j->w) {
+            const struct few_phase &f = p.of[j->down];
+
+            SET::like(j->kind, [&]<class C>() {
+                few_add<C>(few_memory, p.room, j->n, few_pick(list, j->lot),
+                           f.z + (size_t)j->split * (size_t)p.places * (size_t)f.ld +
+                               j->strip * (C::TILES * MAT_TILE),
+                           f.ld);
+            });
         }
-        few_give(p, j);
-        if (p.role != STRIP_GATE_UP)
-            continue;
         __syncthreads();
-        if (t == 0)
-            count_up(p.made + j.head, 0);
+        if (item < products && ahead->w)
+            SET::with(ahead->kind,
+                      [&]<class C>() { few_start<C>(*ahead, *(struct few_room<C> *)mine); });
+        few_end<SET>(p, list, *j, &last);
+        j = ahead;
+        ahead = now;
     }
-    dependency_next();
-    if (blockIdx.x == 0) // this kernel ends behind the one in front
-        dependency_settle();
+    for (; item < total; item = next[turn]) {
+        uint32_t strips = (uint32_t)(list.lots * p.of[1].strips), before = 0;
+
+        turn ^= 1;
+        if (t == 0)
+            next[turn] = (int)atomicAdd(p.taken, 1);
+        few_sort(p, list, item - products, sorted[turn]);
+        if (t == 0) {
+            count_wait(p.ready, (uint32_t)p.inputs);
+            count_wait(p.done, strips);
+            before = atomicAdd(p.done, 1);
+        }
+        __syncthreads();
+        few_row(p, list, item - products, sorted[turn]);
+        if (t < CUDA_WARP)
+            few_clear(p, before, strips);
+    }
+    if (t == 0 && item == total + (int)gridDim.x - 1) // the last one that takes
+        *p.taken = 0;
 }
 
-// ---- launching ----------------------------------------------------------------------------------
-
-template <class C> static void few_go(struct queue *q, struct strip_launch p)
-{
-    const struct cuda_device *d = (const struct cuda_device *)q->dev;
-    unsigned lots = (unsigned)p.picks + (p.a.s1 ? blocks_for((size_t)p.rows, STRIP_TOKENS) : 0);
-    unsigned items = lots * (unsigned)(p.strips * p.matrices * p.splits);
-    int fit = d->shared_sm / (int)(FEW_WARPS * sizeof(struct few_room<C>) +
-                                   sizeof(struct few_list) + 1280); // what a block has beside them
-    unsigned places = (unsigned)(d->sms * (fit < few_blocks<C> ? fit : few_blocks<C>));
-
-    p.over[0] = few_inverse(p.matrices * p.splits);
-    p.over[1] = few_inverse(p.strips);
-    p.over[2] = few_inverse(p.splits * FEW_WARPS);
-    launch(q, few_rows<C>, items < places ? items : places, FEW_THREADS, 0, p);
-}
+// few_experts - queue it, by a kernel that knows all of a.kinds. What a set decides is filled in here: strips and what
+// they are divided by, the second phase's tickets, room, turn.
+void few_experts(struct queue *q, struct few_launch *p);
 
 #endif

@@ -49,6 +49,15 @@ __device__ static inline uint64_t device_ns(void)
     return t;
 }
 
+// Which place of the multiprocessor the warp has at the moment.
+__device__ static inline uint32_t warp_place(void)
+{
+    uint32_t warp;
+
+    asm volatile("mov.u32 %0, %%warpid;" : "=r"(warp));
+    return warp;
+}
+
 // ---- words that others change or wait for while a kernel runs ---------------------------------------
 
 // Counts one; releases what the thread, and by a barrier its block, wrote, acquires what others did that
@@ -64,30 +73,28 @@ __device__ static inline uint32_t counter_trade(uint32_t *counter)
     return before;
 }
 
-// The same, releasing alone.
-__device__ static inline uint32_t counter_give(uint32_t *counter)
+// The same, releasing alone; behind `last` it begins again at 0.
+__device__ static inline uint32_t counter_turn(uint32_t *counter, uint32_t last)
 {
     uint32_t before;
 
-    asm volatile("atom.add.release.gpu.global.u32 %0, [%1], 1;"
+    asm volatile("atom.inc.release.gpu.global.u32 %0, [%1], %2;"
                  : "=r"(before)
-                 : "l"(counter)
+                 : "l"(counter), "r"(last)
                  : "memory");
     return before;
+}
+
+// Counts one, releasing, and asks for nothing.
+__device__ static inline void counter_add(uint32_t *counter)
+{
+    asm volatile("red.add.release.gpu.global.u32 [%0], 1;" ::"l"(counter) : "memory");
 }
 
 // What was written before the counts that were read is seen.
 __device__ static inline void counter_fence()
 {
     asm volatile("fence.acq_rel.gpu;" ::: "memory");
-}
-
-__device__ static inline uint32_t counter_read(const uint32_t *counter)
-{
-    uint32_t v;
-
-    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(counter) : "memory");
-    return v;
 }
 
 // flag_raise - after everything this thread, and by a barrier its block, wrote before; flag_read: for host and

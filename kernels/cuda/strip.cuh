@@ -48,11 +48,9 @@ enum strip_role { STRIP_DENSE, STRIP_GATE_UP, STRIP_DOWN };
 
 // What the blocks of a launch work on.
 //   dense    grid (splits, parts of all groups, lots of rows)
-//   experts  as few.cuh says, or
 //   wide     grid (strips or parts, matrices, ...): it adds splits up itself
 struct strip_launch {
     enum strip_role role;
-    bool early; // of experts: the launch behind is let in at once
     int splits, rows;
     struct strip_x x; // inputs; data NULL: blocks make their own from `from`
     const float *from;
@@ -66,23 +64,17 @@ struct strip_launch {
     int groups, parts, local, cut; // outputs of a group are `local`, `cut` share their inputs
     // experts
     struct moe_args a;
-    int picks, strips, marks; // strips of the widest, and how many a ticket's place has room for
-    int first, places;        // of a pass over many rows: those of the order that it has
-    struct strip_x h; // hidden values as inputs, row by pick and then by row of the shared expert
-    int ldy;
-    uint32_t over[3];                // what dividing by splits, strips and parts multiplies by
-    uint32_t *taken, *ticket, *made; // items; splits of [places][marks]; strips of h of [places]
-    uint32_t *ready, blocks;         // blocks of the inputs that are made, and that there are
+    int picks;
+    int first, places; // of a pass over many rows: those of the order that it has
     // wide
     bool wide, many; // many: rows to each expert, or in all
-    float *z;        // sums: [matrices][zrows][ldz]; for a few rows [matrices][splits][zrows][ldz]
+    float *z;        // [matrices][zrows][ldz] sums
     size_t zmat;
     int zrows, ldz;
     const struct member *order; // as expert_sort leaves it
     const int32_t *heads; // the same, of the pass: their number, and where a block's rows begin
     int lots, lot;        // heads at most, of `lot` rows
     const struct mat *we[2], *ws[2]; // matrices of routed experts and of the shared one
-    int matrices;                    // 2: gate and up
 };
 
 // A matrix of outputs that lie together; which strip, which rows of x and z. Of wide.cuh.

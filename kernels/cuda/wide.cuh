@@ -5,7 +5,7 @@
 #ifndef TANDEM_KERNELS_CUDA_WIDE_CUH
 #define TANDEM_KERNELS_CUDA_WIDE_CUH
 
-#include "kernels/cuda/few.cuh"
+#include "kernels/cuda/narrow.cuh"
 
 #define WIDE_TILES 4         // of a warp
 #define WIDE_STEPS 4         // k-steps of a unit
@@ -316,8 +316,6 @@ template <class C> static void strip_go(struct queue *q, const struct strip_laun
         }
     if (p->wide) {
         wide_go<C, 1>(q, p, grid);
-    } else if (p->role != STRIP_DENSE) { // an expert has few of the rows
-        few_go<C>(q, *p);
     } else if (p->rows <= STRIP_TOKENS) {
         grid.z = 1;
         launch_cluster(q, strip_rows<C, 1>, grid.x, grid, STRIP_THREADS,

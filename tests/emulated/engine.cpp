@@ -34,13 +34,13 @@ dim3 blockDim, gridDim;
 // All names by which kernels know what a launch gives them of shared memory.
 asm(".section .tbss,\"awT\",@nobits\n"
     ".balign 1024\n"
-    ".globl emulated_dynamic, shared, dynamic, key, sheet_memory, narrow_memory, thin_memory, "
-    "wide_memory\n"
+    ".globl emulated_dynamic, shared, dynamic, key, sheet_memory, narrow_memory, few_memory, "
+    "thin_memory, wide_memory\n"
     ".type emulated_dynamic, @object\n.type shared, @object\n.type dynamic, @object\n"
     ".type key, @object\n.type sheet_memory, @object\n.type narrow_memory, @object\n"
-    ".type thin_memory, @object\n.type wide_memory, @object\n"
-    "emulated_dynamic:\nshared:\ndynamic:\nkey:\nsheet_memory:\nnarrow_memory:\nthin_memory:\nwide_"
-    "memory:\n"
+    ".type few_memory, @object\n.type thin_memory, @object\n.type wide_memory, @object\n"
+    "emulated_dynamic:\nshared:\ndynamic:\nkey:\nsheet_memory:\nnarrow_memory:\nfew_memory:\n"
+    "thin_memory:\nwide_memory:\n"
     ".zero 233472\n"
     ".previous\n");
 extern __thread char emulated_dynamic[];

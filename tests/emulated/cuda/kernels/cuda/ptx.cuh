@@ -46,20 +46,27 @@ static inline uint32_t counter_trade(uint32_t *counter)
     return __atomic_fetch_add(counter, 1, __ATOMIC_ACQ_REL);
 }
 
-static inline uint32_t counter_give(uint32_t *counter)
+static inline uint32_t counter_turn(uint32_t *counter, uint32_t last)
 {
-    return __atomic_fetch_add(counter, 1, __ATOMIC_RELEASE);
+    uint32_t before = *counter;
+
+    *counter = before >= last ? 0 : before + 1;
+    return before;
+}
+
+static inline void counter_add(uint32_t *counter)
+{
+    ++*counter;
+}
+
+static inline uint32_t warp_place(void)
+{
+    return 0;
 }
 
 static inline void counter_fence()
 {
     __atomic_thread_fence(__ATOMIC_ACQ_REL);
-}
-
-static inline uint32_t counter_read(const uint32_t *counter)
-{
-    emulated::pause();
-    return __atomic_load_n(counter, __ATOMIC_ACQUIRE);
 }
 
 static inline void flag_raise(uint64_t *flag, uint64_t v)
@@ -122,6 +129,11 @@ template <int BYTES> static inline void copy_ahead(void *to, const void *from)
 }
 
 static inline void copy_async(uint4 *to, const uint4 *from)
+{
+    copy_ahead<16>(to, from);
+}
+
+static inline void copy_async_once(uint4 *to, const uint4 *from)
 {
     copy_ahead<16>(to, from);
 }

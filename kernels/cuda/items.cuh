@@ -1,0 +1,299 @@
+// items - what blocks of few.cuh have to do: a list of experts and rows that every block makes for itself, and items by
+// number. Decoding takes the registers, so a warp keeps its item in shared memory.
+#ifndef TANDEM_KERNELS_CUDA_ITEMS_CUH
+#define TANDEM_KERNELS_CUDA_ITEMS_CUH
+
+#include "kernels/cuda/narrow.cuh"
+
+#define FEW_THREADS (FEW_WARPS * CUDA_WARP)
+#define FEW_SLOTS 2                  // pieces on their way to a warp's shared memory
+#define FEW_ACROSS (4 * FEW_THREADS) // outputs of a row that a block adds up
+#define FEW_NOBODY 0xffffu
+
+// Gate and up, or down.
+struct few_phase {
+    float *z;                                    // sums: [matrices][splits][places][ld]
+    uint32_t *ticket;                            // [places][strips]: splits that are there
+    int ld, splits, strips, each;                // strips of the widest; items of a strip
+    uint32_t over_each, over_strips, over_parts; // what dividing by them multiplies by
+};
+
+// Places: row by pick and then by row of the shared expert.
+struct few_launch {
+    struct moe_args a;
+    struct strip_x x, h; // inputs for gate, then for up; hidden values as inputs
+    struct few_phase of[2];
+    float *out; // [places][ldo]
+    // counted: items; items of inputs; strips of outputs; strips of h of [places]
+    uint32_t *taken, *ready, *done, *made;
+    struct cuda_alarm alarm;
+    int picks, places, ldo;
+    int inputs, tasks; // items of inputs, and blocks of 128 of a warp in each
+    int rows, across;  // items of rows, and of each row
+    int room;          // bytes of a warp in shared memory
+    int turn;          // ns between the first items of two blocks of a multiprocessor
+};
+
+// ---- kinds ----------------------------------------------------------------------------------
+
+template <class C> struct few_room; // below: of a warp
+
+// The kinds of weights that a kernel knows.
+template <class... C> struct few_set {
+    static constexpr uint32_t KINDS = (C::KIND | ...);
+    static constexpr bool ROTATED = (C::F16 || ...); // some are
+    static constexpr bool PLAIN = ((C::KIND == bf16_codes::KIND) || ...);
+    static constexpr bool STRAIGHT = ((!C::F16 && C::KIND != bf16_codes::KIND) || ...);
+    static constexpr bool ALL_ROTATED = ROTATED && !PLAIN && !STRAIGHT;
+    static constexpr int OUTPUTS = ALL_ROTATED ? EXL3_BLOCK : 64; // of a strip, at least
+    // of a multiprocessor
+    static constexpr int BLOCKS =
+        ((C::BLOCKS == 3) && ...) ? 3 * STRIP_WARPS / FEW_WARPS : 2 * STRIP_WARPS / FEW_WARPS;
+
+    // Bytes of a warp in shared memory for such weights.
+    static int room(uint32_t kinds)
+    {
+        int most = 0;
+
+        ((most =
+              kinds & C::KIND && (int)sizeof(few_room<C>) > most ? (int)sizeof(few_room<C>) : most),
+         ...);
+        return most;
+    }
+
+    // f by the codes of a kind.
+    template <class F> __device__ static inline void with(uint32_t kind, F f)
+    {
+        (void)((kind == C::KIND && (f.template operator()<C>(), true)) || ...);
+    }
+
+    // f by some codes whose outputs lie and are made as those of a kind.
+    template <class F> __device__ static inline void like(uint32_t kind, F f)
+    {
+        if constexpr (ROTATED)
+            if (ALL_ROTATED || kind >= MAT_KIND_EXL3) {
+                f.template operator()<exl3_codes<4>>();
+                return;
+            }
+        if constexpr (PLAIN)
+            if (!STRAIGHT || kind == bf16_codes::KIND) {
+                f.template operator()<bf16_codes>();
+                return;
+            }
+        if constexpr (STRAIGHT)
+            f.template operator()<fp8_codes>();
+    }
+};
+
+// What is asked of a matrix before its expert is taken. Read at once: a question after the other would wait for memory
+// as often as there are questions.
+struct few_type {
+    uint32_t kind;
+    bool there, exl3;
+};
+
+__device__ static inline struct few_type few_type_of(const struct mat *w)
+{
+    int dtype = w->dtype, bits2 = w->q.bits2, layout = w->q.layout, rows = w->rows, cols = w->cols;
+    bool exl3 = dtype == DTYPE_EXL3;
+
+    return { exl3 ? MAT_KIND_EXL3 << bits2 : 1u << dtype,
+             (bool)((dtype < DTYPE_COUNT) | (layout == LAYOUT_DEVICE) | (rows == 0) | (cols == 0)),
+             exl3 };
+}
+
+// expert_is_here, and not mixed; -1 is the shared one.
+__device__ static inline bool few_takes(const struct moe_args &a, int expert)
+{
+    struct few_type w1 = few_type_of(expert < 0 ? a.s1 : a.w1 + expert);
+    struct few_type w3 = few_type_of(expert < 0 ? a.s3 : a.w3 + expert);
+    struct few_type w2 = few_type_of(expert < 0 ? a.s2 : a.w2 + expert);
+
+    return (w1.kind == w3.kind) & (w1.exl3 == w2.exl3) & w1.there & w3.there & w2.there &
+           ((w1.kind & a.kinds) != 0) & ((w2.kind & a.kinds) != 0);
+}
+
+// A pick that the call was not queued for.
+__device__ static inline void check_pick(const struct moe_args &a, int row, int expert,
+                                         const struct cuda_alarm &alarm)
+{
+    if (expert >= a.experts)
+        alarm_set(alarm, FAULT_EXPERT, 0, row, 0, expert, a.experts);
+    else if (expert >= 0 && (!expert_is_here(a, expert) ||
+                             mats_mixed(a.w1 + expert, a.w3 + expert, a.w2 + expert)))
+        alarm_set(alarm, FAULT_TYPE, 0, row, 0, (int)a.w1[expert].dtype, 0);
+    if (row == 0 && a.s1 &&
+        !(expert_type_ok(a, *a.s1) && expert_type_ok(a, *a.s3) && expert_type_ok(a, *a.s2) &&
+          !mats_mixed(a.s1, a.s3, a.s2)))
+        alarm_set(alarm, FAULT_TYPE, 0, 0, 0, (int)a.s1->dtype, 0);
+}
+
+// ---- which block does what ------------------------------------------------------------------
+
+// The picks of a call, and lots of up to 8 rows of an expert: the shared one's first. In shared memory.
+struct few_list {
+    int32_t *id;
+    uint16_t *of;     // the pick that begins a pick's lot, and how many of it are in front
+    uint16_t *lot;    // of a pick whose expert is here: whether it begins a lot, then which
+    uint16_t *member; // [lots][STRIP_TOKENS] places
+    int lots;
+    bool shared; // the shared expert is here
+};
+
+// few_list_bytes - of a list of so many picks and lots.
+__host__ __device__ static inline int few_list_bytes(int picks, int lots)
+{
+    return picks * 8 + lots * STRIP_TOKENS * 2;
+}
+
+// Lists what there is. All threads.
+__device__ static inline void few_begin(const struct few_launch &p, struct few_list *list)
+{
+    int t = (int)threadIdx.x, lane = t % CUDA_WARP, lots;
+
+    list->shared = p.a.s1 && few_takes(p.a, -1);
+    lots = list->shared ? (p.a.rows + STRIP_TOKENS - 1) / STRIP_TOKENS : 0;
+    for (int i = t; i < p.picks; i += FEW_THREADS) {
+        int e = list->id[i], before = 0, head = i;
+
+        for (int k = 0; k < i; k++)
+            if (list->id[k] == e) {
+                head = before % STRIP_TOKENS ? head : k;
+                before++;
+            }
+        before %= STRIP_TOKENS;
+        list->of[i] = (uint16_t)((before ? head : i) * STRIP_TOKENS + before);
+        list->lot[i] = FEW_NOBODY;
+        if (e >= 0 && e < p.a.experts && few_takes(p.a, e))
+            list->lot[i] = before == 0;
+    }
+    __syncthreads();
+    for (int base = 0; base < p.picks; base += CUDA_WARP) { // each warp for itself, all the same
+        int i = base + lane;
+        bool head = i < p.picks && list->lot[i] == 1;
+        unsigned set = __ballot_sync(FULL_MASK, head);
+
+        __syncthreads();
+        if (head && t < CUDA_WARP)
+            list->lot[i] = (uint16_t)(lots + __popc(set & ((1u << lane) - 1)) + 2);
+        lots += __popc(set);
+    }
+    list->lots = lots;
+    for (int i = t; i < lots * STRIP_TOKENS; i += FEW_THREADS)
+        list->member[i] = (uint16_t)(list->shared && i < p.a.rows ? p.picks + i : FEW_NOBODY);
+    __syncthreads();
+    for (int i = t; i < p.picks; i += FEW_THREADS)
+        if (list->lot[i] != FEW_NOBODY)
+            list->member[(list->lot[list->of[i] / STRIP_TOKENS] - 2) * STRIP_TOKENS +
+                         list->of[i] % STRIP_TOKENS] = (uint16_t)i;
+    __syncthreads();
+}
+
+// n / d for n d < 2^32, from d's few_inverse.
+__host__ __device__ static inline uint32_t few_inverse(int d)
+{
+    return (uint32_t)((((uint64_t)1 << 32) + (uint64_t)d - 1) / (uint64_t)d);
+}
+
+__device__ static inline int few_over(int n, int d, uint32_t inverse)
+{
+    return d == 1 ? n : (int)__umulhi((uint32_t)n, inverse);
+}
+
+// The pieces of a warp.
+struct few_span {
+    const uint4 *from; // EXL3: the strip's codes
+    enum codebook book;
+    int at, end;
+};
+
+// A warp's own, in shared memory: decoding takes the registers.
+struct few_job {
+    const struct mat *w; // NULL: the expert is narrower than others
+    uint32_t kind;
+    int down, lot, head, expert; // -1: the shared one
+    int strip, split;            // those of up behind those of gate
+    int n;                       // rows
+    struct few_span span;
+};
+
+// The place of row lane % 8 of a lot.
+__device__ static inline int few_pick(const struct few_list &list, int lot)
+{
+    return list.member[lot * STRIP_TOKENS + (int)threadIdx.x % STRIP_TOKENS];
+}
+
+// Matrix 0 .. 2 of an expert: gate, up, down.
+__device__ static inline const struct mat *few_mat(const struct moe_args &a, int expert, int which)
+{
+    const struct mat *shared = which == 0 ? a.s1 : which == 1 ? a.s3 : a.s2;
+    const struct mat *routed = which == 0 ? a.w1 : which == 1 ? a.w3 : a.w2;
+
+    return expert < 0 ? shared : routed + expert;
+}
+
+// Which pieces of a job are the warp's. The first codes are on their way near.
+template <class C>
+__device__ static inline void few_cut(const struct few_phase &f, struct few_job *j)
+{
+    constexpr int OUTPUTS = C::TILES * MAT_TILE;
+    int lane = (int)(threadIdx.x % CUDA_WARP), parts = f.splits * FEW_WARPS, part, pieces;
+    const struct mat *w = j->w;
+
+    pieces = (int)(((uint32_t)w->cols + OUTPUTS - 1) / OUTPUTS * (OUTPUTS / (16 * C::STEPS)));
+    part = (j->split >= f.splits ? j->split - f.splits : j->split) * FEW_WARPS +
+           (int)(threadIdx.x / CUDA_WARP);
+    j->span.at = few_over(pieces * part, parts, f.over_parts);
+    j->span.end = few_over(pieces * (part + 1), parts, f.over_parts);
+    if (j->strip * OUTPUTS >= w->rows) {
+        j->w = NULL;
+        return;
+    }
+    if constexpr (C::F16) { // pieces follow each other
+        const char *near;
+
+        j->span.book = (enum codebook)w->q.codebook;
+        j->span.from = C(*w, j->strip, 0).at;
+        near = (const char *)j->span.from + (size_t)((uint32_t)j->span.at * C::BYTES) + lane * 128;
+#pragma unroll
+        for (int k = 0; k < NARROW_AHEAD * C::BYTES; k += 128 * CUDA_WARP)
+            if (k + lane * 128 < NARROW_AHEAD * C::BYTES &&
+                k + lane * 128 < (j->span.end - j->span.at) * C::BYTES)
+                prefetch_l2(near + k);
+    } else {
+        C codes(*w, j->strip, lane);
+
+        for (int k = 0; k < NARROW_AHEAD; k++)
+            narrow_near(codes, j->span.at + k, j->span.end);
+    }
+}
+
+// Item n of products, of which the first `gates` are of gate and up. Whole warps.
+template <class SET>
+__device__ static inline void few_item(const struct few_launch &p, const struct few_list &list,
+                                       int n, int gates, struct few_job *to)
+{
+    int lane = (int)(threadIdx.x % CUDA_WARP), strip, pick;
+    struct few_job j;
+
+    j.down = n >= gates;
+    const struct few_phase &f = p.of[j.down];
+
+    n -= j.down ? gates : 0;
+    strip = few_over(n, f.each, f.over_each);
+    j.lot = few_over(strip, f.strips, f.over_strips);
+    j.split = n - strip * f.each;
+    j.strip = strip - j.lot * f.strips;
+    pick = few_pick(list, j.lot);
+    j.n = __popc(__ballot_sync(FULL_MASK, pick != FEW_NOBODY)) / (CUDA_WARP / STRIP_TOKENS);
+    j.head = __shfl_sync(FULL_MASK, pick, 0);
+    j.expert = j.head < p.picks ? list.id[j.head] : -1;
+    j.w = few_mat(p.a, j.expert, j.down ? 2 : j.split >= f.splits);
+    j.kind = mat_kind(j.w);
+    SET::with(j.kind, [&]<class C>() { few_cut<C>(f, &j); });
+    if (lane == 0)
+        *to = j;
+    __syncwarp();
+}
+
+#endif
