@@ -213,16 +213,16 @@ static void products(struct queue *q, const struct expert_rows *e, struct strip_
     }
 }
 
-// What few.cuh counts lies in the queue's tickets: items, items of inputs, strips of outputs, then for each place strips
-// of hidden values and the tickets of its strips.
-enum { TAKEN, READY, DONE, MADE };
+// What few.cuh counts lies in the queue's tickets: items, items of inputs, strips of outputs and, for each place, strips
+// of hidden values, FEW_LINE from one to the next; then the tickets of each place's strips.
+enum { TAKEN = 0, READY = FEW_LINE, DONE = 2 * FEW_LINE, MADE = 3 * FEW_LINE };
 
 // Whether the queue has as many as so many places take.
 static bool counts_fit(const struct expert_rows *e, int places)
 {
     size_t strips = blocks_for((size_t)e->ldh, 64) + blocks_for((size_t)e->ldo, 64);
 
-    return MADE + (size_t)places * (1 + strips) <= CUDA_TICKETS;
+    return MADE + (size_t)places * (FEW_LINE + strips) <= CUDA_TICKETS;
 }
 
 static void few_rows(struct queue *q, const struct expert_rows *e)
@@ -249,7 +249,7 @@ static void few_rows(struct queue *q, const struct expert_rows *e)
         p.of[i].ld = i ? e->ldo : e->ldh;
         p.of[i].splits = e->splits[i];
     }
-    p.of[0].ticket = p.made + places;
+    p.of[0].ticket = p.made + places * FEW_LINE;
     p.tasks = 1 + tasks / (d->sms * INPUTS_EACH);
     p.inputs = (int)blocks_for((size_t)tasks, FEW_WARPS * p.tasks);
     p.across = (int)blocks_for((size_t)a->dim, FEW_ACROSS);

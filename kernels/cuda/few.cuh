@@ -208,7 +208,7 @@ __device__ static inline void few_wait(const struct few_launch &p, const struct 
     const struct mat *w1 = few_mat(p.a, j.expert, 0);
 
     if (threadIdx.x == 0)
-        count_wait(p.made + j.head,
+        count_wait(p.made + j.head * FEW_LINE,
                    (uint32_t)((w1->rows + strip_outputs(*w1) - 1) / strip_outputs(*w1)));
     __syncthreads();
 }
@@ -370,7 +370,7 @@ __device__ static inline void few_end(const struct few_launch &p, const struct f
         SET::like(j.kind, [&]<class C>() { few_give<C>(p, list, j); });
     __syncthreads();
     if (t == 0)
-        counter_add(j.down ? p.done : p.made + j.head);
+        counter_add(j.down ? p.done : p.made + j.head * FEW_LINE);
 }
 
 // ---- rows -----------------------------------------------------------------------------------
@@ -429,7 +429,7 @@ __device__ static inline void few_clear(const struct few_launch &p, uint32_t bef
     if (__shfl_sync(FULL_MASK, before, 0) != strips + (uint32_t)p.rows - 1)
         return;
     for (int i = lane; i < p.places; i += CUDA_WARP)
-        p.made[i] = 0;
+        p.made[i * FEW_LINE] = 0;
     if (lane == 0)
         *p.done = *p.ready = 0;
 }

@@ -8,6 +8,8 @@
 #define FEW_THREADS (FEW_WARPS * CUDA_WARP)
 #define FEW_SLOTS 2                  // pieces on their way to a warp's shared memory
 #define FEW_ACROSS (4 * FEW_THREADS) // outputs of a row that a block adds up
+#define FEW_LINE                                                                                   \
+    16 // counters from one that blocks wait for to the next: others are counted in meanwhile
 #define FEW_NOBODY 0xffffu
 
 // Gate and up, or down.
@@ -24,7 +26,7 @@ struct few_launch {
     struct strip_x x, h; // inputs for gate, then for up; hidden values as inputs
     struct few_phase of[2];
     float *out; // [places][ldo]
-    // counted: items; items of inputs; strips of outputs; strips of h of [places]
+    // counted: items; items of inputs; strips of outputs; strips of h of [places][FEW_LINE]
     uint32_t *taken, *ready, *done, *made;
     struct cuda_alarm alarm;
     int picks, places, ldo;
