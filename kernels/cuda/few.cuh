@@ -280,7 +280,6 @@ __device__ static inline void few_run(const struct few_span &j, const C &codes,
         few_bring_codes(j, room, k + FEW_SLOTS); // a lane reads its own words alone
         few_bring_rows(j, room, k + FEW_SLOTS, x, live);
         copy_commit();
-        narrow_near(codes, j.at + k + NARROW_AHEAD, j.end);
 #pragma unroll
         for (int i = 0; i < PAIRS; i += 2) {
             const uint4 rows = b[i / C::TILES / 2]; // two k-steps in 16 bytes

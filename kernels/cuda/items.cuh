@@ -234,7 +234,7 @@ __device__ static inline const struct mat *few_mat(const struct moe_args &a, int
     return expert < 0 ? shared : routed + expert;
 }
 
-// Which pieces of a job are the warp's. The first codes are on their way near.
+// Which pieces of a job are the warp's. The first codes of weights that are not rotated are on their way near.
 template <class C>
 __device__ static inline void few_cut(const struct few_phase &f, struct few_job *j)
 {
@@ -251,17 +251,9 @@ __device__ static inline void few_cut(const struct few_phase &f, struct few_job 
         j->w = NULL;
         return;
     }
-    if constexpr (C::F16) { // pieces follow each other
-        const char *near;
-
+    if constexpr (C::F16) { // few_start asks for the first ones: more would keep those of other warps waiting
         j->span.book = (enum codebook)w->q.codebook;
         j->span.from = C(*w, j->strip, 0).at;
-        near = (const char *)j->span.from + (size_t)((uint32_t)j->span.at * C::BYTES) + lane * 128;
-#pragma unroll
-        for (int k = 0; k < NARROW_AHEAD * C::BYTES; k += 128 * CUDA_WARP)
-            if (k + lane * 128 < NARROW_AHEAD * C::BYTES &&
-                k + lane * 128 < (j->span.end - j->span.at) * C::BYTES)
-                prefetch_l2(near + k);
     } else {
         C codes(*w, j->strip, lane);
 
