@@ -464,6 +464,7 @@ __global__ static void __launch_bounds__(FEW_THREADS, SET::BLOCKS)
     list.of = (uint16_t *)(list.id + p.picks);
     list.lot = list.of + p.picks;
     list.member = list.lot + p.picks;
+    few_near(p.a);
     dependency_settle(); // who comes in next waits for all that this one does
     dependency_next();
     if (t == 0) {

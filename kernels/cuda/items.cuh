@@ -130,6 +130,22 @@ __device__ static inline void check_pick(const struct moe_args &a, int row, int 
         alarm_set(alarm, FAULT_TYPE, 0, 0, 0, (int)a.s1->dtype, 0);
 }
 
+// All matrices' descriptions, brought near: whose are wanted is known when the kernel in front has ended.
+__device__ static inline void few_near(const struct moe_args &a)
+{
+    const struct mat *w[3] = { a.w1, a.w3, a.w2 }, *shared[3] = { a.s1, a.s3, a.s2 };
+    int n = (int)(((size_t)a.experts * sizeof(struct mat) + 127) / 128);
+
+#pragma unroll
+    for (int m = 0; m < 3; m++) {
+        for (int i = (int)(blockIdx.x * FEW_THREADS + threadIdx.x); i < n;
+             i += (int)gridDim.x * FEW_THREADS)
+            prefetch_l2((const char *)w[m] + (size_t)i * 128);
+        if (a.s1 && threadIdx.x * 128 < sizeof(struct mat))
+            prefetch_l2((const char *)shared[m] + threadIdx.x * 128);
+    }
+}
+
 // ---- which block does what ------------------------------------------------------------------
 
 // The picks of a call, and lots of up to 8 rows of an expert: the shared one's first. In shared memory.
@@ -251,9 +267,12 @@ __device__ static inline void few_cut(const struct few_phase &f, struct few_job 
         j->w = NULL;
         return;
     }
-    if constexpr (C::F16) { // few_start asks for the first ones: more would keep those of other warps waiting
+    if constexpr (
+        C::F16) { // few_start asks for the first ones: more would keep those of other warps waiting
         j->span.book = (enum codebook)w->q.codebook;
         j->span.from = C(*w, j->strip, 0).at;
+        if (lane < EXL3_BLOCK / STRIP_UNIT) // the block that ends the strip needs it
+            prefetch_l2(w->svh + j->strip * EXL3_BLOCK + lane * STRIP_UNIT);
     } else {
         C codes(*w, j->strip, lane);
 
@@ -285,6 +304,12 @@ __device__ static inline void few_item(const struct few_launch &p, const struct 
     j.w = few_mat(p.a, j.expert, j.down ? 2 : j.split >= f.splits);
     j.kind = mat_kind(j.w);
     SET::with(j.kind, [&]<class C>() { few_cut<C>(f, &j); });
+    if (SET::ROTATED && !j.down && j.split == 0 && lane < EXL3_BLOCK / STRIP_UNIT) {
+        const struct mat *w2 = few_mat(p.a, j.expert, 2);
+
+        if (w2->dtype == DTYPE_EXL3 && j.w)
+            prefetch_l2(w2->suh + j.strip * EXL3_BLOCK + lane * STRIP_UNIT);
+    }
     if (lane == 0)
         *to = j;
     __syncwarp();
