@@ -223,9 +223,10 @@ __device__ static inline void few_bring_codes(const struct few_span &j, struct f
     if (j.at + k < j.end)
 #pragma unroll
         for (int c = 0; c < few_room<C>::CODES; c++)
-            copy_async(&room.piece[k % FEW_SLOTS][c][lane],
-                       j.from + lane +
-                           (uint32_t)((j.at + k) * few_room<C>::CODES + c) * (uint32_t)CUDA_WARP);
+            copy_async_once(&room.piece[k % FEW_SLOTS][c][lane],
+                            j.from + lane +
+                                (uint32_t)((j.at + k) * few_room<C>::CODES + c) *
+                                    (uint32_t)CUDA_WARP);
 }
 
 template <class C>

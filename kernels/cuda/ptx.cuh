@@ -182,6 +182,18 @@ __device__ static inline void copy_async(uint4 *to, const uint4 *from)
                  : "memory");
 }
 
+// The same of what nobody reads again: the first to make room in the cache.
+__device__ static inline void copy_async_once(uint4 *to, const uint4 *from)
+{
+    uint64_t once;
+
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(once));
+    asm volatile(
+        "cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(shared_at(to)),
+        "l"(from), "l"(once)
+        : "memory");
+}
+
 // The first `bytes` of 16, then zeros.
 __device__ static inline void copy_async_some(uint32_t to, const void *from, int bytes)
 {
