@@ -54,16 +54,6 @@ __device__ static inline void few_inputs(const struct few_launch &p, const int32
 
 // ---- sums -----------------------------------------------------------------------------------
 
-// Counts what the block wrote before; true for the last of `of`, whose threads see what the others wrote behind a barrier,
-// and which leaves the ticket at zero.
-__device__ static inline bool ticket_take(uint32_t *ticket, uint32_t of)
-{
-    if (counter_turn(ticket, of - 1) != of - 1)
-        return false;
-    counter_fence();
-    return true;
-}
-
 __device__ static inline void count_wait(const uint32_t *counter, uint32_t until)
 {
     while (fresh_word(counter) < until)
@@ -348,28 +338,33 @@ __device__ static inline void few_start(const struct few_job &j, struct few_room
             few_bring_codes<C>(j.span, room, k);
 }
 
-// What the splits of a strip come to, where this one is the last.
-template <class SET>
-__device__ static inline void few_end(const struct few_launch &p, const struct few_list &list,
-                                      const struct few_job &j, int *last)
+// One thread: counts the block's sums of a strip and takes the next item; both answers are on their way at once. last:
+// whether the sums of all splits are there, whom all threads see behind a barrier; their ticket is at zero again.
+__device__ static inline void few_count(const struct few_launch &p, const struct few_job &j,
+                                        int *next, bool *last)
 {
     const struct few_phase &f = p.of[j.down];
-    int t = (int)threadIdx.x;
+    uint32_t end = (uint32_t)f.each - 1, before = end;
 
-    if (j.w && f.each > 1) {
-        if (t == 0)
-            *last = ticket_take(f.ticket + (size_t)j.head * (size_t)f.strips + (size_t)j.strip,
-                                (uint32_t)f.each);
-        __syncthreads();
-        if (!*last)
-            return;
-    }
+    if (j.w && f.each > 1)
+        before = counter_turn(f.ticket + (size_t)j.head * (size_t)f.strips + (size_t)j.strip, end);
+    *next = (int)atomicAdd(p.taken, 1); // not before: others may be there first
+    *last = before == end;
+    if (before == end)
+        counter_fence();
+}
+
+// What the splits of a strip come to, where this one was the last.
+template <class SET>
+__device__ static inline void few_end(const struct few_launch &p, const struct few_list &list,
+                                      const struct few_job &j)
+{
     if (!j.w && (!j.down || j.split))
         return;
     if (j.w)
         SET::like(j.kind, [&]<class C>() { few_give<C>(p, list, j); });
     __syncthreads();
-    if (t == 0)
+    if (threadIdx.x == 0)
         counter_add(j.down ? p.done : p.made + j.head * FEW_LINE);
 }
 
@@ -453,7 +448,8 @@ __global__ static void __launch_bounds__(FEW_THREADS, SET::BLOCKS)
     few_rows(const __grid_constant__ struct few_launch p)
 {
     extern __shared__ __align__(16) char few_memory[];
-    __shared__ int next[2], last, sorted[2][CHOICES_MAX];
+    __shared__ int next[2], sorted[2][CHOICES_MAX];
+    __shared__ bool last;
     __shared__ struct few_job jobs[2][FEW_WARPS];
     int t = (int)threadIdx.x, turn = 0, item, gates, products, total;
     char *mine = few_memory + (int)(threadIdx.x / CUDA_WARP) * p.room;
@@ -503,12 +499,7 @@ __global__ static void __launch_bounds__(FEW_THREADS, SET::BLOCKS)
         if (j->w)
             SET::with(j->kind,
                       [&]<class C>() { few_part<C>(p, list, *j, *(struct few_room<C> *)mine); });
-        if (t == 0) // not before: others may be there first
-            next[turn] = (int)atomicAdd(p.taken, 1);
         __syncthreads();
-        item = next[turn];
-        if (item < products)
-            few_item<SET>(p, list, item - p.inputs, gates, ahead);
         if (j->w) {
             const struct few_phase &f = p.of[j->down];
 
@@ -520,10 +511,18 @@ __global__ static void __launch_bounds__(FEW_THREADS, SET::BLOCKS)
             });
         }
         __syncthreads();
-        if (item < products && ahead->w)
-            SET::with(ahead->kind,
-                      [&]<class C>() { few_start<C>(*ahead, *(struct few_room<C> *)mine); });
-        few_end<SET>(p, list, *j, &last);
+        if (t == 0)
+            few_count(p, *j, &next[turn], &last);
+        __syncthreads();
+        if (last) // before anything else: others wait for it
+            few_end<SET>(p, list, *j);
+        item = next[turn];
+        if (item < products) {
+            few_item<SET>(p, list, item - p.inputs, gates, ahead);
+            if (ahead->w)
+                SET::with(ahead->kind,
+                          [&]<class C>() { few_start<C>(*ahead, *(struct few_room<C> *)mine); });
+        }
         j = ahead;
         ahead = now;
     }
