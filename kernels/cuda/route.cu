@@ -119,7 +119,7 @@ __global__ static void __launch_bounds__(THREADS)
             w[i] = stored_four<D>(gate.data, ((size_t)tile * (size_t)cols + (size_t)k) * MAT_TILE +
                                                  (size_t)(lane % 4 * 4));
     }
-    dependency_wait();
+    dependency_settle();
     for (int i = t; i < rows * SHARE; i += THREADS) {
         int k = k0 + i % SHARE;
 
@@ -148,6 +148,7 @@ __global__ static void __launch_bounds__(THREADS)
         if (lane < 4)
             *(float4 *)&warp_part[warp][r][lane * 4] = sum;
     }
+    dependency_next(); // experts take all places that they find: until now others may need them
     __syncthreads();
     if (t < rows * MAT_TILE) {
         int r = t / MAT_TILE, n = t % MAT_TILE;
