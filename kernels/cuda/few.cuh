@@ -203,73 +203,70 @@ __device__ static inline void few_wait(const struct few_launch &p, const struct 
     __syncthreads();
 }
 
-// Codes or inputs of the warp's piece k, on their way to shared memory; lanes without a row get zeros.
-template <class C>
-__device__ static inline void few_bring_codes(const struct few_span &j, struct few_room<C> &room,
-                                              int k)
+// Codes that lie at `from`, or inputs of piece n, on their way to the lane's own words of a place in shared memory; lanes
+// without a row get zeros.
+template <class C> __device__ static inline void few_bring_codes(uint4 *to, const uint4 *from)
 {
-    int lane = (int)(threadIdx.x % CUDA_WARP);
-
-    if (j.at + k < j.end)
 #pragma unroll
-        for (int c = 0; c < few_room<C>::CODES; c++)
-            copy_async_once(&room.piece[k % FEW_SLOTS][c][lane],
-                            j.from + lane +
-                                (uint32_t)((j.at + k) * few_room<C>::CODES + c) *
-                                    (uint32_t)CUDA_WARP);
+    for (int c = 0; c < few_room<C>::CODES; c++)
+        copy_async_once(to + c * CUDA_WARP, from + c * CUDA_WARP);
 }
 
 template <class C>
-__device__ static inline void few_bring_rows(const struct few_span &j, struct few_room<C> &room,
-                                             int k, const uint16_t *x, bool live)
+__device__ static inline void few_bring_rows(uint4 *to, const uint16_t *x, uint32_t n, bool live)
 {
-    constexpr int EACH = 4 / C::STEPS; // pieces of a unit
-    int lane = (int)(threadIdx.x % CUDA_WARP), piece = j.at + k;
+    constexpr uint32_t EACH = 4 / C::STEPS; // pieces of a unit
 
-    if (piece < j.end)
+    x += n / EACH * STRIP_UNIT + n % EACH * (C::STEPS * 4);
 #pragma unroll
-        for (int i = 0; i < C::STEPS / 2; i++)
-            copy_async_some(shared_at(&room.piece[k % FEW_SLOTS][few_room<C>::CODES + i][lane]),
-                            x + piece / EACH * STRIP_UNIT + (piece % EACH * C::STEPS + 2 * i) * 4,
-                            live ? 16 : 0);
+    for (int i = 0; i < C::STEPS / 2; i++)
+        copy_async_some(shared_at(to + (few_room<C>::CODES + i) * CUDA_WARP), x + 8 * i,
+                        live ? 16 : 0);
+}
+
+// Where codes of piece n lie.
+template <class C> __device__ static inline const uint4 *few_codes(const struct few_span &j, int n)
+{
+    return j.from + (uint32_t)(n * few_room<C>::CODES) * (uint32_t)CUDA_WARP;
 }
 
 // The warp's part of EXL3 codes, of which the first pieces' codes are on their way. A pair of tiles is decoded while the
-// heads of the next one travel between lanes.
+// heads of the next one travel between lanes. Addresses go from piece to piece: to find them anew was 5% of a piece.
 template <class C, int BOOK>
 __device__ static inline void few_run(const struct few_span &j, const C &codes,
                                       struct few_room<C> &room, const uint16_t *x, bool live,
                                       float (&acc)[C::TILES][1][4])
 {
     constexpr int CODES = few_room<C>::CODES, PAIRS = C::STEPS * C::TILES;
+    constexpr int PLACE = few_room<C>::WORDS * CUDA_WARP; // from one place of pieces to the next
     int lane = (int)(threadIdx.x % CUDA_WARP);
+    uint4 *mine = &room.piece[0][0][lane];
+    const uint4 *more = few_codes<C>(j, j.at + FEW_SLOTS) + lane;
 
 #pragma unroll
     for (int k = 0; k < FEW_SLOTS; k++) {
-        few_bring_rows(j, room, k, x, live);
+        if (j.at + k < j.end)
+            few_bring_rows<C>(mine + k * PLACE, x, (uint32_t)(j.at + k), live);
         copy_commit();
     }
-    for (int k = 0; j.at + k < j.end; k++) {
+    for (int n = j.at, place = 0; n < j.end; n++, place ^= PLACE) {
+        uint4 *here = mine + place;
         typename C::piece now;
         uint4 b[C::STEPS / 2];
         uint32_t head[2];
 
+        static_assert(FEW_SLOTS == 2, "two places in turn");
         copy_wait<FEW_SLOTS - 1>();
-#pragma unroll
-        for (int c = 0; c < CODES; c++) {
-            uint4 v = room.piece[k % FEW_SLOTS][c][lane];
-
-            now.word[4 * c] = v.x;
-            now.word[4 * c + 1] = v.y;
-            now.word[4 * c + 2] = v.z;
-            now.word[4 * c + 3] = v.w;
-        }
+        C::take(here, now);
 #pragma unroll
         for (int i = 0; i < C::STEPS / 2; i++)
-            b[i] = room.piece[k % FEW_SLOTS][CODES + i][lane];
+            b[i] = here[(CODES + i) * CUDA_WARP];
         codes.heads(now, 0, head);
-        few_bring_codes(j, room, k + FEW_SLOTS); // a lane reads its own words alone
-        few_bring_rows(j, room, k + FEW_SLOTS, x, live);
+        if (n + FEW_SLOTS < j.end) { // a lane reads its own words alone
+            few_bring_codes<C>(here, more);
+            few_bring_rows<C>(here, x, (uint32_t)(n + FEW_SLOTS), live);
+        }
+        more += CODES * CUDA_WARP;
         copy_commit();
 #pragma unroll
         for (int i = 0; i < PAIRS; i += 2) {
@@ -332,10 +329,15 @@ __device__ static inline void few_part(const struct few_launch &p, const struct 
 template <class C>
 __device__ static inline void few_start(const struct few_job &j, struct few_room<C> &room)
 {
-    if constexpr (C::F16)
+    if constexpr (C::F16) {
+        int lane = (int)(threadIdx.x % CUDA_WARP);
+
 #pragma unroll
         for (int k = 0; k < FEW_SLOTS; k++)
-            few_bring_codes<C>(j.span, room, k);
+            if (j.span.at + k < j.span.end)
+                few_bring_codes<C>(&room.piece[k][0][lane],
+                                   few_codes<C>(j.span, j.span.at + k) + lane);
+    }
 }
 
 // One thread: counts the block's sums of a strip and takes the next item; both answers are on their way at once. last:
