@@ -6,7 +6,8 @@
 #include "kernels/cuda/narrow.cuh"
 
 #define FEW_THREADS (FEW_WARPS * CUDA_WARP)
-#define FEW_SLOTS 2                  // pieces on their way to a warp's shared memory
+#define FEW_BLOCKS 5 // of a multiprocessor: a sixth takes registers that codes are decoded in
+#define FEW_SLOTS 2  // pieces on their way to a warp's shared memory
 #define FEW_ACROSS (4 * FEW_THREADS) // outputs of a row that a block adds up
 #define FEW_LINE                                                                                   \
     16 // counters from one that blocks wait for to the next: others are counted in meanwhile
@@ -50,7 +51,7 @@ template <class... C> struct few_set {
     static constexpr int OUTPUTS = ALL_ROTATED ? EXL3_BLOCK : 64; // of a strip, at least
     // of a multiprocessor
     static constexpr int BLOCKS =
-        ((C::BLOCKS == 3) && ...) ? 3 * STRIP_WARPS / FEW_WARPS : 2 * STRIP_WARPS / FEW_WARPS;
+        ((C::BLOCKS == 3) && ...) ? FEW_BLOCKS : 2 * STRIP_WARPS / FEW_WARPS;
 
     // Bytes of a warp in shared memory for such weights.
     static int room(uint32_t kinds)
