@@ -1,115 +1,202 @@
 // route.cu owns the router: logits of all experts and the choice of the best.
 //
-// One launch: a block has a tile of experts, a share of the inputs and up to ROWS rows; the block that
-// comes last adds the shares up in order and chooses. Shares depend on the number of inputs alone.
+// One launch: a gang of blocks (a cluster) has a tile of experts, a block of it a share of the inputs with the tile's weights
+// in registers. Blocks send their sums to the one that adds a row's up in order; whoever comes last with a tile of
+// a row chooses. Shares depend on the number of inputs alone.
+#include <cooperative_groups.h>
+
 #include "kernels/cuda/experts.cuh"
 #include "kernels/cuda/order.cuh"
 
 #define WARPS 8
 #define THREADS (WARPS * CUDA_WARP)
-#define ROWS 4                        // of a block
-#define STEPS 10                      // loads of a lane
-#define SHARE (WARPS * STEPS * 8)     // inputs of a block
-#define OWN (EXPERTS_MAX / CUDA_WARP) // experts of a lane
+#define ROWS 4                    // of a gang at a time
+#define STEPS 10                  // loads of a lane
+#define SHARE (WARPS * STEPS * 8) // inputs of a block
+#define SHARES_MAX 8
+#define GROUPS 2 // gangs of a tile while they choose: as many as fit beside each other
+#define GROUPS_MANY 4
+#define OWN_FEW 12 // experts of a lane, and where there are more
+#define OWN_MANY (EXPERTS_MAX / CUDA_WARP)
+#define CHOOSES 32 // rows of a launch that also chooses, at most
 
 __device__ static float router_score(float v)
 {
     return sqrtf(v > 20 ? v : log1pf(expf(v)));
 }
 
-// A warp: the k largest of the words, listed by ascending id, ties to the lower id. score: without bias.
-__device__ static void route_row(const struct route_args &a, size_t row, const uint32_t *word,
-                                 const float *score, int *chosen)
-{
-    int lane = (int)threadIdx.x % CUDA_WARP;
-    uint32_t own[OWN], taken = 0;
-    float sum = 0;
-
-    static_assert(OWN <= 32, "a bit of `taken` for each");
-#pragma unroll
-    for (int i = 0; i < OWN; i++)
-        own[i] = lane + i * CUDA_WARP < a.experts ? word[lane + i * CUDA_WARP] : 0;
-    for (int c = 0; c < a.k; c++) {
-        uint32_t best = 0, most;
-        int at = -1, id;
-
-#pragma unroll
-        for (int i = 0; i < OWN; i++)
-            if (lane + i * CUDA_WARP < a.experts && !(taken >> i & 1) &&
-                (at < 0 || own[i] > best)) {
-                best = own[i];
-                at = i;
-            }
-        most = __reduce_max_sync(FULL_MASK, best);
-        id = at >= 0 && best == most ? lane + at * CUDA_WARP : EXPERTS_MAX;
-        id = __reduce_min_sync(FULL_MASK, id);
-        if (id % CUDA_WARP == lane)
-            taken |= 1u << id / CUDA_WARP;
-        if (lane == 0)
-            chosen[c] = id;
-    }
-    __syncwarp();
-    for (int i = lane; i < a.k; i += CUDA_WARP) {
-        int at = 0, id = chosen[i];
-
-        for (int j = 0; j < a.k; j++)
-            at += chosen[j] < id;
-        a.id[row * (size_t)a.k + (size_t)at] = id;
-        chosen[CHOICES_MAX + at] = id;
-    }
-    __syncwarp();
-    for (int i = 0; i < a.k; i++)
-        sum += score[chosen[CHOICES_MAX + i]];
-    for (int i = lane; i < a.k; i += CUDA_WARP) {
-        float s = score[chosen[CHOICES_MAX + i]];
-
-        a.weight[row * (size_t)a.k + (size_t)i] = (a.norm ? s / (sum + 1e-20f) : s) * a.scale;
-    }
-}
-
-// What a row's warp chooses from.
-struct choice {
-    uint32_t word[EXPERTS_MAX];
-    float score[EXPERTS_MAX];
-    int chosen[2 * CHOICES_MAX];
-};
-
-__device__ static void choice_put(const struct route_args &a, struct choice *c, int e, float logit)
+// What a row is chosen by: an expert's place, 0 if it has none, and its score without bias.
+__device__ static inline uint2 bid_of(const struct route_args &a, int e, float logit)
 {
     float s = router_score(logit * a.temp);
 
-    c->score[e] = s;
-    c->word[e] = order_word(s + a.bias[e]);
+    return make_uint2(order_word(s + a.bias[e]) + 1, f32_bits(s));
+}
+
+// A warp: the k largest, listed by ascending id, ties to the lower id. A lane has every 32nd expert's word;
+// score(i) is its i-th one's.
+template <int OWN, typename S>
+__device__ static void route_row(const struct route_args &a, size_t row, uint32_t (&word)[OWN],
+                                 S score, float *sorted)
+{
+    int lane = (int)threadIdx.x % CUDA_WARP, before = 0;
+    uint32_t taken = 0;
+    float sum = 0;
+
+    static_assert(OWN <= 32, "a bit of `taken` for each");
+#pragma unroll 1
+    for (int c = 0; c < a.k; c++) {
+        uint32_t best = word[0], most;
+        int id = EXPERTS_MAX;
+
+#pragma unroll
+        for (int i = 1; i < OWN; i++)
+            best = word[i] > best ? word[i] : best;
+        most = __reduce_max_sync(FULL_MASK, best);
+#pragma unroll
+        for (int i = OWN - 1; i >= 0; i--)
+            id = word[i] == most ? lane + i * CUDA_WARP : id;
+        id = __reduce_min_sync(FULL_MASK, id);
+        if (id % CUDA_WARP == lane)
+            taken |= 1u << id / CUDA_WARP;
+#pragma unroll
+        for (int i = 0; i < OWN; i++)
+            word[i] = id == lane + i * CUDA_WARP ? 0 : word[i];
+    }
+#pragma unroll
+    for (int i = 0; i < OWN; i++) {
+        uint32_t set = __ballot_sync(FULL_MASK, taken >> i & 1);
+
+        if (taken >> i & 1) {
+            int at = before + __popc(set & ((1u << lane) - 1));
+
+            a.id[row * (size_t)a.k + (size_t)at] = lane + i * CUDA_WARP;
+            sorted[at] = score(i);
+        }
+        before += __popc(set);
+    }
+    __syncwarp();
+    for (int i = 0; i < a.k; i++)
+        sum += sorted[i];
+    for (int i = lane; i < a.k; i += CUDA_WARP)
+        a.weight[row * (size_t)a.k + (size_t)i] =
+            (a.norm ? sorted[i] / (sum + 1e-20f) : sorted[i]) * a.scale;
+    __syncwarp();
 }
 
 // A warp a row.
-__global__ static void route_rows(struct route_args a)
+template <int OWN> __global__ static void route_rows(struct route_args a)
 {
     dependency_wait();
-    __shared__ struct choice c;
+    __shared__ float sorted[CHOICES_MAX];
     size_t row = blockIdx.x;
+    uint32_t word[OWN];
+    float score[OWN];
 
-    for (int e = (int)threadIdx.x; e < a.experts; e += CUDA_WARP)
-        choice_put(a, &c, e, a.logit[row * (size_t)a.experts + (size_t)e]);
-    __syncwarp();
-    route_row(a, row, c.word, c.score, c.chosen);
+#pragma unroll
+    for (int i = 0; i < OWN; i++) {
+        int e = (int)threadIdx.x + i * CUDA_WARP;
+
+        word[i] = 0;
+        if (e < a.experts) {
+            uint2 bid = bid_of(a, e, a.logit[row * (size_t)a.experts + (size_t)e]);
+
+            word[i] = bid.x;
+            score[i] = f32_from_bits(bid.y);
+        }
+    }
+    route_row<OWN>(
+        a, row, word, [&](int i) { return score[i]; }, sorted);
 }
 
-// A warp every eighth lot of 8 inputs of the block's share; four lanes have an input's 16 experts. The
-// weights are on their way before the rows are there. Bound by the bytes of the gate.
-template <enum dtype D>
-__global__ static void __launch_bounds__(THREADS)
-    route_tiles(struct route_args a, struct mat gate, int shares, float *part, uint32_t *tickets)
+struct route_room {
+    __align__(16) float x[2][ROWS][SHARE];
+    __align__(16) float warp[WARPS][ROWS][MAT_TILE];
+    float got[2][ROWS][SHARES_MAX]
+             [MAT_TILE]; // sums of all shares, of the rows that this block adds up
+    float sorted[WARPS][CHOICES_MAX];
+};
+
+// The block's inputs of `rows` rows from r0 on, zeros behind the last one, on their way.
+__device__ static inline void rows_fetch(const struct route_args &a, int r0, int rows, int k0,
+                                         int cols, float (*to)[SHARE])
 {
-    __shared__ __align__(16) float warp_part[WARPS][ROWS][MAT_TILE];
-    __shared__ float x[ROWS][SHARE];
-    __shared__ struct choice choice[ROWS];
+    for (int i = (int)threadIdx.x; i < rows * (SHARE / 4); i += THREADS) {
+        int r = i / (SHARE / 4), k = i % (SHARE / 4) * 4;
+        bool there = k0 + k < cols;
+
+        copy_async_some(shared_at(&to[r][k]),
+                        a.x + (size_t)(r0 + r) * (size_t)cols + (there ? k0 + k : 0),
+                        there ? 16 : 0);
+    }
+    copy_commit();
+}
+
+// A row's sums of a tile, by a warp.
+__device__ static inline void row_add(const struct route_args &a, const float (*got)[MAT_TILE],
+                                      size_t r, int tile, uint2 *bids)
+{
+    int lane = (int)threadIdx.x % CUDA_WARP, e = tile * MAT_TILE + lane;
+    float sum = got[0][lane % MAT_TILE];
+
+    if (lane >= MAT_TILE || e >= a.experts)
+        return;
+    for (int s = 1; s < (int)gridDim.x; s++)
+        sum += got[s][lane];
+    a.logit[r * (size_t)a.experts + (size_t)e] = sum;
+    if (bids)
+        bids[r * (size_t)a.experts + (size_t)e] = bid_of(a, e, sum);
+}
+
+// The choice of a row, by the warp that counts its last tile.
+template <int OWN>
+__device__ static void row_end(const struct route_args &a, size_t r, const uint2 *bids,
+                               uint32_t *ticket, float *sorted)
+{
+    int lane = (int)threadIdx.x % CUDA_WARP, last = 0;
+    uint32_t word[OWN], score[OWN];
+
+    bids += r * (size_t)a.experts;
+    if (lane == 0) {
+        last = counter_trade(ticket) == gridDim.y - 1;
+        if (last)
+            *ticket = 0;
+    }
+    if (!__shfl_sync(FULL_MASK, last, 0))
+        return;
+#pragma unroll
+    for (int i = 0; i < OWN; i++) {
+        int e = lane + i * CUDA_WARP;
+        uint2 bid = e < a.experts ? __ldcg(bids + e) : make_uint2(0, 0);
+
+        word[i] = bid.x;
+        score[i] = bid.y;
+    }
+    route_row<OWN>( // many scores do not fit beside the words
+        a, r, word,
+        [&](int i) {
+            return f32_from_bits(OWN == OWN_MANY ? __ldcg(&bids[lane + i * CUDA_WARP].y)
+                                                 : score[i]);
+        },
+        sorted);
+}
+
+// Blocks in x are the shares of a gang, in y tiles, in z `each` rows. A warp every eighth lot of 8 inputs of the block's
+// share; four lanes have an input's 16 experts. The weights are on their way before the rows are there. Bound
+// by the time of its steps. Without bids there are logits alone.
+template <enum dtype D, int OWN>
+__global__ static void __launch_bounds__(THREADS, 3)
+    route_gang(const __grid_constant__ route_args a, const __grid_constant__ mat gate, int each,
+               uint2 *bids, uint32_t *tickets)
+{
+    __shared__ struct route_room m;
+    cooperative_groups::cluster_group gang = cooperative_groups::this_cluster();
     int t = (int)threadIdx.x, lane = t % CUDA_WARP, warp = t / CUDA_WARP;
-    int tile = (int)blockIdx.x / shares, share = (int)blockIdx.x % shares, k0 = share * SHARE;
-    int r0 = (int)blockIdx.y * ROWS, rows = a.rows - r0 < ROWS ? a.rows - r0 : ROWS;
-    int width = (a.experts + MAT_TILE - 1) / MAT_TILE * MAT_TILE, cols = gate.cols;
+    int share = (int)blockIdx.x, tile = (int)blockIdx.y, k0 = share * SHARE, cols = gate.cols;
+    int shares = (int)gridDim.x, begin = (int)blockIdx.z * each, n = min(each, a.rows - begin);
     float4 w[STEPS];
 
+    gang_arrive(); // memory of a block that has not begun is nobody's
 #pragma unroll
     for (int i = 0; i < STEPS; i++) {
         int k = k0 + (i * WARPS + warp) * 8 + lane / 4;
@@ -120,88 +207,100 @@ __global__ static void __launch_bounds__(THREADS)
                                                  (size_t)(lane % 4 * 4));
     }
     dependency_settle();
-    for (int i = t; i < rows * SHARE; i += THREADS) {
-        int k = k0 + i % SHARE;
+    rows_fetch(a, begin, min(ROWS, n), k0, cols, m.x[0]);
+#pragma unroll 1
+    for (int r0 = 0, turn = 0; r0 < n; r0 += ROWS, turn ^= 1) {
+        int rows = min(ROWS, n - r0);
 
-        x[i / SHARE][i % SHARE] =
-            k < cols ? a.x[(size_t)(r0 + i / SHARE) * (size_t)cols + (size_t)k] : 0;
-    }
-    __syncthreads();
-    for (int r = 0; r < rows; r++) {
-        float4 sum = make_float4(0, 0, 0, 0);
+        rows_fetch(a, begin + r0 + ROWS, min(ROWS, n - r0 - ROWS), k0, cols, m.x[turn ^ 1]);
+        copy_wait<1>();
+        __syncthreads();
+#pragma unroll 1
+        for (int r = 0; r < rows; r++) {
+            float4 sum = make_float4(0, 0, 0, 0);
 
 #pragma unroll
-        for (int i = 0; i < STEPS; i++) {
-            float v = x[r][(i * WARPS + warp) * 8 + lane / 4];
+            for (int i = 0; i < STEPS; i++) {
+                float v = m.x[turn][r][(i * WARPS + warp) * 8 + lane / 4];
 
-            sum.x = fmaf(w[i].x, v, sum.x);
-            sum.y = fmaf(w[i].y, v, sum.y);
-            sum.z = fmaf(w[i].z, v, sum.z);
-            sum.w = fmaf(w[i].w, v, sum.w);
+                sum.x = fmaf(w[i].x, v, sum.x);
+                sum.y = fmaf(w[i].y, v, sum.y);
+                sum.z = fmaf(w[i].z, v, sum.z);
+                sum.w = fmaf(w[i].w, v, sum.w);
+            }
+            for (int step = 4; step < CUDA_WARP; step *= 2) {
+                sum.x += __shfl_xor_sync(FULL_MASK, sum.x, step);
+                sum.y += __shfl_xor_sync(FULL_MASK, sum.y, step);
+                sum.z += __shfl_xor_sync(FULL_MASK, sum.z, step);
+                sum.w += __shfl_xor_sync(FULL_MASK, sum.w, step);
+            }
+            if (lane < 4)
+                *(float4 *)&m.warp[warp][r][lane * 4] = sum;
         }
-        for (int step = 4; step < CUDA_WARP; step *= 2) {
-            sum.x += __shfl_xor_sync(FULL_MASK, sum.x, step);
-            sum.y += __shfl_xor_sync(FULL_MASK, sum.y, step);
-            sum.z += __shfl_xor_sync(FULL_MASK, sum.z, step);
-            sum.w += __shfl_xor_sync(FULL_MASK, sum.w, step);
-        }
-        if (lane < 4)
-            *(float4 *)&warp_part[warp][r][lane * 4] = sum;
-    }
-    dependency_next(); // experts take all places that they find: until now others may need them
-    __syncthreads();
-    if (t < rows * MAT_TILE) {
-        int r = t / MAT_TILE, n = t % MAT_TILE;
-        float sum = warp_part[0][r][n];
+        if (r0 + ROWS >= n)
+            dependency_next(); // experts take all places that they find: until now others may need them
+        __syncthreads();
+        if (r0 == 0)
+            gang_wait();
+        if (t < rows * MAT_TILE) {
+            int r = t / MAT_TILE, to = (r0 + r) % shares;
+            float sum = m.warp[0][r][t % MAT_TILE];
 
-        for (int i = 1; i < WARPS; i++)
-            sum += warp_part[i][r][n];
-        part[((size_t)(r0 + r) * (size_t)shares + (size_t)share) * (size_t)width +
-             (size_t)(tile * MAT_TILE + n)] = sum;
+            for (int i = 1; i < WARPS; i++)
+                sum += m.warp[i][r][t % MAT_TILE];
+            *gang.map_shared_rank(&m.got[turn][r][share][t % MAT_TILE], to) = sum;
+        }
+        gang_meet();
+        if (warp < rows && (r0 + warp) % shares == share)
+            row_add(a, m.got[turn][warp], (size_t)(begin + r0 + warp), tile, bids);
     }
-    if (!last_block(&tickets[blockIdx.y], gridDim.x))
+    copy_wait_all();
+    if (!bids)
         return;
-    for (int i = t; i < rows * a.experts; i += THREADS) {
-        int r = i / a.experts, e = i % a.experts;
-        const float *p = part + (size_t)(r0 + r) * (size_t)(shares * width) + e;
-        float sum = __ldcg(p);
-
-        for (int s = 1; s < shares; s++)
-            sum += __ldcg(p + s * width);
-        a.logit[(size_t)(r0 + r) * (size_t)a.experts + (size_t)e] = sum;
-        choice_put(a, &choice[r], e, sum);
-    }
     __syncthreads();
-    if (warp < rows)
-        route_row(a, (size_t)(r0 + warp), choice[warp].word, choice[warp].score,
-                  choice[warp].chosen);
+    for (int i = warp * shares + share; i < n; i += WARPS * shares)
+        row_end<OWN>(a, (size_t)(begin + i), bids, tickets + begin + i, m.sorted[warp]);
 }
 
-// Whether the gate and the choice are one launch; false: they are not.
-static bool route_whole(struct queue *q, const struct route_args *a)
+// Logits, or the choice too.
+template <enum dtype D>
+static void gang_launch(struct queue *q, const struct route_args *a, int shares, bool choose)
+{
+    int lots = (a->rows + ROWS - 1) / ROWS, groups = choose ? GROUPS : GROUPS_MANY;
+    int each = (lots + groups - 1) / groups * ROWS;
+    dim3 grid((unsigned)shares, blocks_for((size_t)a->experts, MAT_TILE),
+              blocks_for((size_t)a->rows, each));
+
+    launch_cluster(
+        q, a->experts <= OWN_FEW * CUDA_WARP ? route_gang<D, OWN_FEW> : route_gang<D, OWN_MANY>,
+        (unsigned)shares, grid, THREADS, 0, *a, *a->gate, each,
+        choose ? (uint2 *)cuda_lane(q)->scratch : NULL, cuda_lane(q)->tickets);
+}
+
+static void choice_launch(struct queue *q, const struct route_args *a)
+{
+    launch(q, a->experts <= OWN_FEW * CUDA_WARP ? route_rows<OWN_FEW> : route_rows<OWN_MANY>,
+           a->rows, CUDA_WARP, 0, *a);
+}
+
+// Whether a gang takes the gate; false: none does.
+static bool route_by_gang(struct queue *q, const struct route_args *a)
 {
     const struct mat *g = a->gate;
-    int shares = (g->cols + SHARE - 1) / SHARE, lot = CUDA_TICKETS * ROWS;
-    unsigned tiles = blocks_for((size_t)a->experts, MAT_TILE);
-    size_t row = (size_t)shares * tiles * MAT_TILE * sizeof(float);
-    size_t most = cuda_lane(q)->scratch_bytes / row;
+    int shares = (g->cols + SHARE - 1) / SHARE;
+    bool choose = a->rows <= CHOOSES && cuda_lane(q)->scratch_bytes >=
+                                            sizeof(uint2) * (size_t)a->rows * (size_t)a->experts;
 
-    if ((g->dtype != DTYPE_F32 && g->dtype != DTYPE_BF16) || g->rows != a->experts || most < ROWS)
+    if ((g->dtype != DTYPE_F32 && g->dtype != DTYPE_BF16) || g->rows != a->experts ||
+        g->cols % 4 != 0 || ((uintptr_t)a->x & 15) != 0 || shares > SHARES_MAX ||
+        (shares > 1 && !((const struct cuda_device *)q->dev)->gangs))
         return false;
-    lot = (size_t)lot < most ? lot : (int)(most / ROWS) * ROWS;
-    for (int r = 0; r < a->rows; r += lot) {
-        struct route_args b = *a;
-        dim3 grid(tiles * (unsigned)shares, 0);
-
-        b.rows = a->rows - r < lot ? a->rows - r : lot;
-        b.x += (size_t)r * (size_t)g->cols;
-        b.logit += (size_t)r * (size_t)a->experts;
-        b.id += (size_t)r * (size_t)a->k;
-        b.weight += (size_t)r * (size_t)a->k;
-        grid.y = blocks_for((size_t)b.rows, ROWS);
-        launch(q, g->dtype == DTYPE_F32 ? route_tiles<DTYPE_F32> : route_tiles<DTYPE_BF16>, grid,
-               THREADS, 0, b, *g, shares, (float *)cuda_lane(q)->scratch, cuda_lane(q)->tickets);
-    }
+    if (g->dtype == DTYPE_F32)
+        gang_launch<DTYPE_F32>(q, a, shares, choose);
+    else
+        gang_launch<DTYPE_BF16>(q, a, shares, choose);
+    if (!choose)
+        choice_launch(q, a);
     return true;
 }
 
@@ -216,10 +315,10 @@ extern "C" void cuda_route(struct queue *q, const struct route_args *a)
                    CHOICES_MAX, EXPERTS_MAX);
         return;
     }
-    if (!a->gate || !route_whole(q, a)) {
+    if (!a->gate || !route_by_gang(q, a)) {
         if (a->gate)
             cuda_matmul(q, &logits);
-        launch(q, route_rows, a->rows, CUDA_WARP, 0, *a);
+        choice_launch(q, a);
     }
     queue_note(q, "route");
 }
