@@ -14,8 +14,7 @@
 #define STEPS 10                  // loads of a lane
 #define SHARE (WARPS * STEPS * 8) // inputs of a block
 #define SHARES_MAX 8
-#define GROUPS 2 // gangs of a tile while they choose: as many as fit beside each other
-#define GROUPS_MANY 4
+#define GROUPS 4   // gangs of a tile where rows are many
 #define OWN_FEW 12 // experts of a lane, and where there are more
 #define OWN_MANY (EXPERTS_MAX / CUDA_WARP)
 #define CHOOSES 32 // rows of a launch that also chooses, at most
@@ -266,7 +265,7 @@ __global__ static void __launch_bounds__(THREADS, 3)
 template <enum dtype D>
 static void gang_launch(struct queue *q, const struct route_args *a, int shares, bool choose)
 {
-    int lots = (a->rows + ROWS - 1) / ROWS, groups = choose ? GROUPS : GROUPS_MANY;
+    int lots = (a->rows + ROWS - 1) / ROWS, groups = choose ? 1 : GROUPS;
     int each = (lots + groups - 1) / groups * ROWS;
     dim3 grid((unsigned)shares, blocks_for((size_t)a->experts, MAT_TILE),
               blocks_for((size_t)a->rows, each));
