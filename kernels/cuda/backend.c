@@ -99,6 +99,8 @@ static int prepare(struct cuda_device *d)
         return fail(cuda_errno(e), "cuda: device %d: %s", d->ordinal, cudaGetErrorString(e));
     e = cuda_attend_limits(d->shared_max);
     if (e == cudaSuccess)
+        e = cuda_crowd_limits(d->shared_max, &d->crowds);
+    if (e == cudaSuccess)
         e = cuda_gang_limits(d->shared_max, &d->gangs);
     if (e == cudaSuccess)
         e = cuda_markov_limits(d->shared_max);

@@ -58,6 +58,7 @@ struct cuda_device {
     int sms;
     int shared_sm; /* bytes of shared memory that a multiprocessor has */
     bool gangs;    /* blocks of attention can share memory */
+    bool crowds;   /* EXL3 experts of many rows go to crowd.cu */
     bool told;     /* that a call of attention does not fit into what they share */
 };
 
@@ -165,6 +166,7 @@ void cuda_mark(const char *name);
 
 /* cuda_*_limits - let the kernels of a file use shared_max bytes of shared memory a block. */
 cudaError_t cuda_attend_limits(int shared_max);
+cudaError_t cuda_crowd_limits(int shared_max, bool *can); /* whether crowd.cu is for this device */
 cudaError_t cuda_gang_limits(int shared_max, bool *can); /* whether blocks can be gangs */
 cudaError_t cuda_markov_limits(int shared_max);
 cudaError_t cuda_select_limits(int shared_max);

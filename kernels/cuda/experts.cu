@@ -14,8 +14,11 @@
 
 #define THREADS 256
 #define WARPS (THREADS / CUDA_WARP)
-#define FEW_OVER 4     // pieces that an item costs beside its own
-#define INPUTS_EACH 32 // blocks of inputs that a multiprocessor makes in one turn
+#define FEW_OVER 4        // pieces that an item costs beside its own
+#define INPUTS_EACH 32    // blocks of inputs that a multiprocessor makes in one turn
+#define CROWD_FROM 40     // picks of an expert, in the mean, from which lots of crowd.cu are larger
+#define WIDE_MANY_FROM 32 // and those of wide.cuh
+#define GROUP 8           // places whose inputs lie together as tiles: group.cuh
 
 struct expert_rows {
     struct moe_args a;
@@ -23,8 +26,9 @@ struct expert_rows {
     int32_t *place;        // [picks] of each pick in the order
     int32_t *heads;        // as expert_sort leaves them, of a pass
     int picks, lots, lot;  // lots: heads of a pass at most, of `lot` rows
-    int first, places;     // of the pass
-    bool exl3, wide, many; // nothing but EXL3; products by wide.cuh, for many rows an expert
+    int first, places;     // of the pass, which begins where a group does
+    int grain;             // of lots: strip_launch
+    bool exl3, wide, many; // nothing but EXL3; many rows, many of them to an expert
     struct strip_x x, h;   // inputs [2][places], hidden values [places]
     float *hidden;         // wide: sums [2][places][ldh], of which the first become values
     float *out;            // sums if wide, or outputs [places][ldo]
@@ -35,74 +39,128 @@ struct expert_rows {
 };
 
 // The pick in place p of the pass and its expert, -1 for the shared one; false if nothing is there.
-__device__ static bool at_place(const struct expert_rows &e, int p, int *pick, int *expert)
+__device__ static inline bool at_place(const struct expert_rows &e, int p, int *pick, int *expert)
 {
-    struct member m;
+    struct member m = { 0, -1, 0, 0 };
 
+    if (p >= e.places)
+        return false;
     p += e.first;
-    *expert = -1;
-    *pick = p;
-    if (p >= e.picks)
-        return e.a.s1 != NULL;
-    m = e.order[p];
-    *pick = m.pick;
+    if (p < e.picks)
+        m = e.order[p];
+    *pick = p < e.picks ? m.pick : p;
     *expert = m.expert;
     return m.pick >= 0;
 }
 
-// A warp a block of 128 inputs of a place, for gate or up. Bound by bytes.
-__global__ static void expert_inputs(const __grid_constant__ struct expert_rows e)
+// The row of x that a pick is of, those behind the picks being rows of the shared expert.
+__device__ static inline int row_of(const struct expert_rows &e, int pick)
 {
-    int blocks = e.x.ld / EXL3_BLOCK, lane = (int)threadIdx.x % CUDA_WARP;
-    int i = (int)blockIdx.x * WARPS + (int)threadIdx.x / CUDA_WARP, up = (int)blockIdx.y;
-    int p = i / blocks, k0 = i % blocks * EXL3_BLOCK, pick, expert, row;
+    return pick < e.picks ? pick / e.a.k : pick - e.picks;
+}
+
+// Matrix m of an expert: gate, up and down.
+__device__ static inline const struct mat *expert_mat(const struct expert_rows &e, int expert,
+                                                      int m)
+{
+    if (expert < 0)
+        return m == 0 ? e.a.s1 : m == 1 ? e.a.s3 : e.a.s2;
+    return (m == 0 ? e.a.w1 : m == 1 ? e.a.w3 : e.a.w2) + expert;
+}
+
+// ---- many rows ----------------------------------------------------------------------------------
+
+// 128 inputs of a group of places, of which EXL3 wants tiles.
+struct held_group {
+    uint16_t value[GROUP][EXL3_BLOCK + 8]; // rows begin in other banks
+    bool tiled[GROUP];
+};
+
+// Store the warp's inputs k0 .. k0 + 127 of a place of the block's group.
+__device__ static inline void hold(struct held_group &g, const struct strip_x &x,
+                                   const struct mat &w, enum codec in, int row, int k0,
+                                   float (&v)[4])
+{
+    int at = (int)threadIdx.x / CUDA_WARP, lane = (int)threadIdx.x % CUDA_WARP;
+
+    if (w.dtype != DTYPE_EXL3 || !x.tiled) {
+        put_any(x, w, w.suh + k0, in, row, k0, v);
+        return;
+    }
+    g.tiled[at] = true;
+    put_rotated(g.value[at] + lane / 16 * STRIP_UNIT, *(const uint2 *)(w.suh + k0 + 4 * lane), v,
+                true);
+}
+
+// What the block's warps hold as tiles. group: of `groups` of the inputs.
+__device__ static inline void give_tiles(const struct held_group &g, uint16_t *tiled, int k0,
+                                         int group, int groups)
+{
+    int t = (int)threadIdx.x, row = t % GROUP, piece = t / GROUP;
+
+    __syncthreads();
+    if (t < 2 * GROUP * 8 && g.tiled[row])
+        *(uint4 *)(tiled +
+                   ((size_t)(k0 / STRIP_UNIT + piece / 8) * (size_t)groups + (size_t)group) *
+                       (GROUP * STRIP_UNIT) +
+                   piece % 8 * 64 + row * 8) = *(const uint4 *)(g.value[row] + piece * 8);
+}
+
+// A block 128 inputs of gate or up of a group of places, a warp a place. Bound by bytes.
+__global__ static void many_inputs(const __grid_constant__ struct expert_rows e)
+{
+    __shared__ __align__(16) struct held_group g;
+    int blocks = e.x.ld / EXL3_BLOCK, lane = (int)threadIdx.x % CUDA_WARP, up = (int)blockIdx.y;
+    int warp = (int)threadIdx.x / CUDA_WARP, group = (int)blockIdx.x / blocks;
+    int k0 = (int)blockIdx.x % blocks * EXL3_BLOCK, p = group * GROUP + warp, pick, expert;
+    int groups = (e.places + GROUP - 1) / GROUP;
     const struct mat *w;
     float v[4];
 
-    if (p >= e.places || !at_place(e, p, &pick, &expert))
-        return;
-    row = expert >= 0 ? pick / e.a.k : pick - e.picks;
-    w = expert < 0 ? (up ? e.a.s3 : e.a.s1) : (up ? e.a.w3 : e.a.w1) + expert;
-    if (w->rows == 0)
-        return;
-    take_four(e.a.x + (size_t)row * (size_t)e.a.dim, k0 + 4 * lane, e.a.dim, v);
-    put_any(e.x, *w, w->suh + k0, e.a.in, up * e.places + p, k0, v);
+    if (lane == 0)
+        g.tiled[warp] = false;
+    __syncwarp();
+    if (at_place(e, p, &pick, &expert) && (w = expert_mat(e, expert, up))->rows > 0) {
+        take_four(e.a.x + (size_t)row_of(e, pick) * (size_t)e.a.dim, k0 + 4 * lane, e.a.dim, v);
+        hold(g, e.x, *w, e.a.in, up * e.places + p, k0, v);
+    }
+    give_tiles(g, e.x.tiled, k0, up * groups + group, 2 * groups);
 }
 
-// A warp a block of 128 hidden values of a place. Bound by bytes.
-__global__ static void expert_hidden(const __grid_constant__ struct expert_rows e)
+// A block 128 hidden values of a group of places, a warp a place. Bound by bytes.
+__global__ static void many_hidden(const __grid_constant__ struct expert_rows e)
 {
+    __shared__ __align__(16) struct held_group g;
     int blocks = e.h.ld / EXL3_BLOCK, lane = (int)threadIdx.x % CUDA_WARP;
-    int i = (int)blockIdx.x * WARPS + (int)threadIdx.x / CUDA_WARP;
-    int p = i / blocks, n0 = i % blocks * EXL3_BLOCK, pick, expert;
-    const struct mat *w1, *w3, *w2;
+    int warp = (int)threadIdx.x / CUDA_WARP, group = (int)blockIdx.x / blocks;
+    int n0 = (int)blockIdx.x % blocks * EXL3_BLOCK, p = group * GROUP + warp, pick, expert;
     float *z = e.hidden + (size_t)p * (size_t)e.ldh + n0;
+    const struct mat *w1;
     float gate[4], up[4], v[4], weight;
 
-    if (p >= e.places || !at_place(e, p, &pick, &expert))
-        return;
-    w1 = expert < 0 ? e.a.s1 : e.a.w1 + expert;
-    w3 = expert < 0 ? e.a.s3 : e.a.w3 + expert;
-    w2 = expert < 0 ? e.a.s2 : e.a.w2 + expert;
-    if (n0 >= w1->rows)
-        return;
-    weight = expert < 0 ? 1 : e.a.weight[pick];
-    take_outputs(z, *w1, n0, EXL3_BLOCK, gate);
-    take_outputs(z + e.zmat, *w3, n0, EXL3_BLOCK, up);
+    if (lane == 0)
+        g.tiled[warp] = false;
+    __syncwarp();
+    if (at_place(e, p, &pick, &expert) && n0 < (w1 = expert_mat(e, expert, 0))->rows) {
+        weight = expert < 0 ? 1 : e.a.weight[pick];
+        take_outputs(z, *w1, n0, EXL3_BLOCK, gate);
+        take_outputs(z + e.zmat, *expert_mat(e, expert, 1), n0, EXL3_BLOCK, up);
 #pragma unroll
-    for (int k = 0; k < 4; k++)
-        v[k] = n0 + 4 * lane + k < w1->rows
-                   ? swiglu(rounded(gate[k], e.a.round), rounded(up[k], e.a.round), weight,
-                            e.a.limit, e.a.round)
-                   : 0;
+        for (int k = 0; k < 4; k++)
+            v[k] = n0 + 4 * lane + k < w1->rows
+                       ? swiglu(rounded(gate[k], e.a.round), rounded(up[k], e.a.round), weight,
+                                e.a.limit, e.a.round)
+                       : 0;
 #pragma unroll
-    for (int k = 0; k < 4 && e.a.kinds & EXPERT_KINDS_LONG; k++)
-        z[4 * lane + k] = v[k];
-    put_any(e.h, *w2, w2->suh + n0, e.a.in, p, n0, v);
+        for (int k = 0; k < 4 && e.a.kinds & EXPERT_KINDS_LONG; k++)
+            z[4 * lane + k] = v[k];
+        hold(g, e.h, *expert_mat(e, expert, 2), e.a.in, p, n0, v);
+    }
+    give_tiles(g, e.h.tiled, n0, group, (e.places + GROUP - 1) / GROUP);
 }
 
 // A warp 128 outputs of a row, of which it adds up what is of this pass to what the passes before left. Bound by bytes.
-__global__ static void expert_added(const __grid_constant__ struct expert_rows e)
+__global__ static void many_outputs(const __grid_constant__ struct expert_rows e)
 {
     __shared__ int place[CHOICES_MAX + 1], expert[CHOICES_MAX + 1]; // in order
     int row = (int)blockIdx.y, t = (int)threadIdx.x, lane = t % CUDA_WARP, k = e.a.k, n;
@@ -132,9 +190,8 @@ __global__ static void expert_added(const __grid_constant__ struct expert_rows e
         if (e.first > 0 && n0 + 4 * lane + c < e.a.dim)
             sum[c] = y[c];
     for (int i = 0; i < n; i++) {
-        const struct mat *w = expert[i] < 0 ? e.a.s2 : e.a.w2 + expert[i];
-
-        take_outputs(e.out + (size_t)place[i] * (size_t)e.ldo + n0, *w, n0, EXL3_BLOCK, v);
+        take_outputs(e.out + (size_t)place[i] * (size_t)e.ldo + n0, *expert_mat(e, expert[i], 2),
+                     n0, EXL3_BLOCK, v);
 #pragma unroll
         for (int c = 0; c < 4; c++)
             sum[c] += v[c];
@@ -164,6 +221,17 @@ static char *lay_few(struct expert_rows *e, char *at)
     return at;
 }
 
+// As strip_x_place, with tiles for crowd.cu, which others do not share out alike.
+static char *lay_inputs(const struct expert_rows *e, struct strip_x *x, int rows, char *at)
+{
+    char *end = strip_x_place(x, e->exl3, rows, at);
+
+    if (e->grain == 1)
+        return end;
+    x->tiled = e->exl3 ? x->data : (uint16_t *)end;
+    return e->exl3 ? end : end + x->plane * sizeof(*x->tiled);
+}
+
 // All rows, of which a pass has as many places as `places` says. Outputs come where inputs were.
 static char *lay_many(struct expert_rows *e, char *at)
 {
@@ -176,13 +244,14 @@ static char *lay_many(struct expert_rows *e, char *at)
     at += mat_round_up((size_t)e->picks * sizeof(int32_t), MAT_ALIGN);
     e->order = (struct member *)at;
     at += mat_round_up((size_t)e->picks * sizeof(struct member), MAT_ALIGN);
-    e->lots = picks / e->lot + (e->a.experts < picks ? e->a.experts : picks);
+    e->lots = e->a.experts < picks ? e->a.experts : picks;
+    e->lots = (picks + e->lots * (e->lot + e->grain - 1)) / e->lot;
     e->heads = (int32_t *)at;
     at += mat_round_up((size_t)passes * (size_t)(e->lots + 1) * sizeof(int32_t), MAT_ALIGN);
-    at = strip_x_place(&e->h, e->exl3, e->places, at);
+    at = lay_inputs(e, &e->h, e->places, at);
     e->out = (float *)at;
     inputs = at + all * (size_t)e->ldo * sizeof(float);
-    end = strip_x_place(&e->x, e->exl3, 2 * e->places, at);
+    end = lay_inputs(e, &e->x, 2 * e->places, at);
     at = end > inputs ? end : inputs;
     e->zmat = all * (size_t)e->ldh;
     e->hidden = (float *)at;
@@ -202,14 +271,15 @@ static void products(struct queue *q, const struct expert_rows *e, struct strip_
     p->places = e->places;
     p->wide = e->wide;
     p->many = e->many;
+    p->grain = e->grain;
     p->heads = e->heads;
     p->lots = e->first < e->picks ? e->lots : 0;
     p->lot = e->lot;
     for (uint32_t left = e->a.kinds; left; left &= left - 1) {
         uint32_t kind = left & -left;
-        unsigned strips = blocks_for((size_t)outputs, kind >= MAT_KIND_EXL3 ? EXL3_BLOCK : 64);
 
-        strip_launch_kind(q, kind, p, dim3(strips, across));
+        p->strips = (int)blocks_for((size_t)outputs, kind >= MAT_KIND_EXL3 ? EXL3_BLOCK : 64);
+        strip_launch_kind(q, kind, p, dim3((unsigned)p->strips, across));
     }
 }
 
@@ -261,6 +331,7 @@ static void many_rows(struct queue *q, const struct expert_rows *e)
 {
     cudaStream_t s = cuda_stream(q);
     const struct moe_args *a = &e->a;
+    unsigned groups = blocks_for((size_t)e->places, GROUP);
     struct strip_launch first = { .role = STRIP_GATE_UP,
                                   .splits = e->splits[0],
                                   .x = e->x,
@@ -272,7 +343,8 @@ static void many_rows(struct queue *q, const struct expert_rows *e)
                                   .ldz = e->ldh,
                                   .order = e->order,
                                   .we = { a->w1, a->w3 },
-                                  .ws = { a->s1, a->s3 } };
+                                  .ws = { a->s1, a->s3 },
+                                  .matrices = 2 };
     struct strip_launch second = { .role = STRIP_DOWN,
                                    .splits = e->splits[1],
                                    .x = e->h,
@@ -283,19 +355,17 @@ static void many_rows(struct queue *q, const struct expert_rows *e)
                                    .ldz = e->ldo,
                                    .order = e->order,
                                    .we = { a->w2 },
-                                   .ws = { a->s2 } };
+                                   .ws = { a->s2 },
+                                   .matrices = 1 };
 
-    launch_behind(s, expert_inputs,
-                  dim3(blocks_for((size_t)e->places * (size_t)(e->x.ld / EXL3_BLOCK), WARPS), 2),
-                  THREADS, 0, *e);
+    launch_behind(s, many_inputs, dim3(groups * (unsigned)(e->x.ld / EXL3_BLOCK), 2), THREADS, 0,
+                  *e);
     if (a->inter > 0) {
         products(q, e, &first, a->inter, 2);
-        launch_behind(s, expert_hidden,
-                      blocks_for((size_t)e->places * (size_t)(e->h.ld / EXL3_BLOCK), WARPS),
-                      THREADS, 0, *e);
+        launch_behind(s, many_hidden, groups * (unsigned)(e->h.ld / EXL3_BLOCK), THREADS, 0, *e);
         products(q, e, &second, a->dim, 1);
     }
-    launch_behind(s, expert_added,
+    launch_behind(s, many_outputs,
                   dim3(blocks_for((size_t)a->dim, WARPS * EXL3_BLOCK), (unsigned)a->rows), THREADS,
                   0, *e);
 }
@@ -358,7 +428,7 @@ static void many_passes(struct queue *q, struct expert_rows *e, int all)
     int most = e->places;
 
     lay_many(e, (char *)cuda_lane(q)->scratch);
-    expert_sort(q, &e->a, e->picks, most, e->lot, e->lots, e->order, e->place, e->heads);
+    expert_sort(q, &e->a, e->picks, most, e->lot, e->lots, e->grain, e->order, e->place, e->heads);
     for (; e->first < all; e->first += most, e->heads += e->lots + 1) {
         e->places = all - e->first < most ? all - e->first : most;
         many_rows(q, e);
@@ -367,6 +437,7 @@ static void many_passes(struct queue *q, struct expert_rows *e, int all)
 
 void strip_moe(struct queue *q, const struct moe_args *a)
 {
+    const struct cuda_device *d = (const struct cuda_device *)q->dev;
     struct expert_rows e = { .a = *a };
     size_t room = cuda_lane(q)->scratch_bytes, one;
     int all;
@@ -377,11 +448,16 @@ void strip_moe(struct queue *q, const struct moe_args *a)
     cut_inputs(q, &e);
     e.wide = a->rows > FEW_MOST || a->rows * a->k > FEW_PICKS || a->mixed || a->inter == 0 ||
              a->kinds & EXPERT_KINDS_LONG || !counts_fit(&e, a->rows * (a->k + 1));
-    e.many = e.wide && e.exl3 && (size_t)a->rows * (size_t)a->k > (size_t)a->experts * 32;
-    e.lot = wide_rows(a->kinds, e.many);
+    e.grain = d->crowds && a->kinds >= MAT_KIND_EXL3 ? GROUP : 1;
+    e.many = e.wide && e.exl3 &&
+             (size_t)a->rows * (size_t)a->k >
+                 (size_t)a->experts * (e.grain > 1 ? CROWD_FROM : WIDE_MANY_FROM);
+    e.lot = e.grain == 1 ? wide_rows(a->kinds, e.many)
+            : e.many     ? CROWD_MANY * GROUP
+                         : CROWD_FEW * GROUP;
     e.picks = e.wide ? a->rows * a->k : a->k;
     all = e.picks + (e.wide && !a->s1 ? 0 : e.wide ? a->rows : 1);
-    e.places = e.wide ? 1 : all;
+    e.places = e.wide ? GROUP : all;
     one = (size_t)(uintptr_t)(e.wide ? lay_many(&e, NULL) : lay_few(&e, NULL));
     if (one > room || (a->in == CODEC_QW && a->dim % 32)) {
         queue_fail(q, -EINVAL,
@@ -391,8 +467,9 @@ void strip_moe(struct queue *q, const struct moe_args *a)
     }
     if (e.wide) { // as few passes as there is room for, equal shares
         for (int passes = 1;; passes++) {
-            e.places = (int)blocks_for((size_t)all, passes);
-            if ((size_t)(uintptr_t)lay_many(&e, NULL) <= room)
+            e.places = (int)mat_round_up(blocks_for((size_t)all, passes), GROUP);
+            if ((size_t)(uintptr_t)lay_many(&e, NULL) <= room &&
+                (e.grain == 1 || e.lots + e.places / e.lot + 1 <= CROWD_LOTS))
                 break;
         }
         many_passes(q, &e, all);

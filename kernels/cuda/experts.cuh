@@ -31,8 +31,9 @@ static_assert(sizeof(struct member) == 16, "one load");
 
 // expert_sort - queue the sorting of picks by expert, of which a row has each once. order [picks]; place [picks]: where each
 // pick is in it, -1 if its expert is not here; heads [passes][lots + 1], a pass being `places` of the order: their
-// number, and the places where lots of up to `lot` members of an expert begin, in any order.
+// number, and the places where lots of up to `lot` members of an expert begin, in any order; lots end where `grain`
+// places do.
 void expert_sort(struct queue *q, const struct moe_args *a, int picks, int places, int lot,
-                 int lots, struct member *order, int32_t *place, int32_t *heads);
+                 int lots, int grain, struct member *order, int32_t *place, int32_t *heads);
 
 #endif

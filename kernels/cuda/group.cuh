@@ -119,6 +119,16 @@ __device__ static inline uint64_t group_place(uint32_t at)
         "%32, %33, p, 1, 1, 0, 0;\n}"                                                              \
         : GROUP_32(s.v, 0)                                                                         \
         : "l"(a), "l"(b), "r"(more))
+#define GROUP_MMA_96(type, s, a, b, more)                                                          \
+    asm volatile(                                                                                  \
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %50, 0;\n"                                               \
+        "wgmma.mma_async.sync.aligned.m64n96k16.f32." type "." type                                \
+        " {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                 \
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "         \
+        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47}, "        \
+        "%48, %49, p, 1, 1, 0, 0;\n}"                                                              \
+        : GROUP_32(s.v, 0), GROUP_16(s.v, 8)                                                       \
+        : "l"(a), "l"(b), "r"(more))
 #define GROUP_MMA_128(type, s, a, b, more)                                                         \
     asm volatile(                                                                                  \
         "{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"                                               \
@@ -135,6 +145,16 @@ __device__ static inline uint64_t group_place(uint32_t at)
 __device__ static inline void group_publish()
 {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+// Four warps: from here on they need so many registers a thread, more or fewer than the block began with. A block's
+// warps do so in one branch each, in one place.
+template <int COUNT, bool MORE> __device__ static inline void group_registers()
+{
+    if (MORE)
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT));
+    else
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT));
 }
 
 // The next products come after what was done to their sums.
@@ -169,6 +189,8 @@ __device__ static inline void group_steps(group_sums<N, A> &s, uint32_t a, uint3
             GROUP_MMA_32("f16", s, pa, pb, on);
         else if constexpr (N == 4)
             GROUP_MMA_32("bf16", s, pa, pb, on);
+        else if constexpr (N == 12 && F16)
+            GROUP_MMA_96("f16", s, pa, pb, on);
         else if constexpr (N == 16 && F16)
             GROUP_MMA_128("f16", s, pa, pb, on);
         else if constexpr (N == 16)
@@ -183,6 +205,7 @@ __device__ static inline void group_steps(group_sums<N, A> &s, uint32_t a, uint3
 #undef GROUP_MMA_32
 #undef GROUP_16
 #undef GROUP_MMA_64
+#undef GROUP_MMA_96
 #undef GROUP_MMA_128
 #undef GROUP_32
 #undef GROUP_4
@@ -190,6 +213,10 @@ __device__ static inline void group_steps(group_sums<N, A> &s, uint32_t a, uint3
 #else
 
 __device__ static inline void group_publish()
+{
+}
+
+template <int, bool> __device__ static inline void group_registers()
 {
 }
 

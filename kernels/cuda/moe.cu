@@ -10,7 +10,7 @@
 
 // What the kernel makes; as expert_sort has it.
 struct sorting {
-    int picks, places, lot, lots;
+    int picks, places, lot, lots, grain;
     struct member *order;
     int32_t *place, *heads;
 };
@@ -68,7 +68,7 @@ __global__ static void __launch_bounds__(SORT_THREADS)
             begin = first[e] > begin ? first[e] : begin; // of the expert's members in the pass
             s.order[at] = (struct member){ i, e, (last < end ? last : end) - at, 0 };
             s.place[i] = at;
-            if ((at - begin) % s.lot == 0) {
+            if (at == begin || (at - (begin - begin % s.grain)) % s.lot == 0) {
                 int32_t *heads = s.heads + (size_t)pass * (size_t)(s.lots + 1);
 
                 heads[1 + atomicAdd(heads, 1)] = at;
@@ -81,9 +81,9 @@ __global__ static void __launch_bounds__(SORT_THREADS)
 }
 
 void expert_sort(struct queue *q, const struct moe_args *a, int picks, int places, int lot,
-                 int lots, struct member *order, int32_t *place, int32_t *heads)
+                 int lots, int grain, struct member *order, int32_t *place, int32_t *heads)
 {
-    struct sorting s = { picks, places, lot, lots, order, place, heads };
+    struct sorting s = { picks, places, lot, lots, grain, order, place, heads };
 
     launch(q, sort_picks, 1, SORT_THREADS, 0, *a, s, cuda_queue(q)->alarm);
 }
@@ -124,7 +124,7 @@ __global__ static void long_rows(const __grid_constant__ struct strip_launch p)
 
 void long_launch(struct queue *q, uint32_t kind, const struct strip_launch *p, dim3 grid)
 {
-    grid.z = (unsigned)(p->lots + shared_lots(p, LONG_LOT));
+    grid.z = (unsigned)(p->lots + shared_lots(*p, LONG_LOT));
     if (grid.z == 0)
         return;
     if (kind == 1u << DTYPE_F32)

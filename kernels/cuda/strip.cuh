@@ -42,6 +42,7 @@ struct strip_x {
     uint8_t *count;
     size_t plane;
     int ld;
+    uint16_t *tiled; // of EXL3 in prompts: [ld / STRIP_UNIT][rows / 8] groups of rows (group.cuh)
 };
 
 enum strip_role { STRIP_DENSE, STRIP_GATE_UP, STRIP_DOWN };
@@ -64,7 +65,7 @@ struct strip_launch {
     int groups, parts, local, cut; // outputs of a group are `local`, `cut` share their inputs
     // experts
     struct moe_args a;
-    int picks;
+    int picks, strips; // strips of a matrix
     int first, places; // of a pass over many rows: those of the order that it has
     // wide
     bool wide, many; // many: rows to each expert, or in all
@@ -74,7 +75,9 @@ struct strip_launch {
     const struct member *order; // as expert_sort leaves it
     const int32_t *heads; // the same, of the pass: their number, and where a block's rows begin
     int lots, lot;        // heads at most, of `lot` rows
+    int grain;            // lots end where so many places do: 1, or 8 for crowd.cu
     const struct mat *we[2], *ws[2]; // matrices of routed experts and of the shared one
+    int matrices;                    // 2: gate and up
 };
 
 // A matrix of outputs that lie together; which strip, which rows of x and z. Of wide.cuh.
@@ -177,6 +180,36 @@ void strip_launch_kind(struct queue *q, uint32_t kind, const struct strip_launch
 void strip_launch_exl3(struct queue *q, int bits2, const struct strip_launch *p, dim3 grid);
 
 cudaError_t strip_limits_exl3(cudaError_t e);
+
+#define CROWD_FEW 8 // groups of 8 rows of a lot
+#define CROWD_MANY 12
+#define CROWD_LOTS 2048 // of a pass, at most
+
+// crowd_launch - the product by EXL3 experts of one kind for many rows. crowd.cu, for
+// devices that say `crowds`.
+void crowd_launch(struct queue *q, uint32_t kind, const struct strip_launch *p);
+
+// Rows of a lot that begins at place `at` of a pass, if so many are left.
+__host__ __device__ static inline int lot_rows(const struct strip_launch &p, int at, int lot,
+                                               int left)
+{
+    return left < lot - at % p.grain ? left : lot - at % p.grain;
+}
+
+// Where lot i of so many rows of the shared expert begins in a pass, and how many there are.
+__host__ __device__ static inline int shared_lot(const struct strip_launch &p, int i, int rows)
+{
+    int begin = p.picks > p.first ? p.picks - p.first : 0;
+
+    return i > 0 ? begin / p.grain * p.grain + i * rows : begin;
+}
+
+__host__ __device__ static inline int shared_lots(const struct strip_launch &p, int rows)
+{
+    int begin = shared_lot(p, 0, rows), n = p.places - begin / p.grain * p.grain;
+
+    return p.a.s1 && p.places > begin ? (n + rows - 1) / rows : 0;
+}
 
 // long_launch - the same for experts of EXPERT_KINDS_LONG.
 void long_launch(struct queue *q, uint32_t kind, const struct strip_launch *p, dim3 grid);

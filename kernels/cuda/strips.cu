@@ -70,6 +70,8 @@ void strip_launch_kind(struct queue *q, uint32_t kind, const struct strip_launch
         strip_go<bf16_codes>(q, p, grid);
     else if (kind & EXPERT_KINDS_LONG)
         long_launch(q, kind, p, grid);
+    else if (p->wide && p->grain > 1)
+        crowd_launch(q, kind, p);
     else
         for (int bits2 = 2; bits2 <= 16; bits2++)
             if (kind == MAT_KIND_EXL3 << bits2)

@@ -67,12 +67,12 @@ __device__ static inline bool job_expert(const struct strip_launch &p, uint32_t 
         y = p.heads[1 + y];
         head = p.order[y];
         j->w = p.we[m][head.expert];
-        j->n = head.left < p.lot ? head.left : p.lot;
         j->z0 = y - p.first;
+        j->n = lot_rows(p, j->z0, p.lot, head.left);
     } else {
         j->w = *p.ws[m];
-        j->z0 = (p.picks > p.first ? p.picks - p.first : 0) + (y - p.lots) * rows;
-        j->n = p.places - j->z0 < rows ? p.places - j->z0 : rows;
+        j->z0 = shared_lot(p, y - p.lots, rows);
+        j->n = lot_rows(p, j->z0, rows, p.places - j->z0);
     }
     j->x0 = m * p.places + j->z0;
     j->strip = (int)blockIdx.x;
@@ -278,14 +278,6 @@ __global__ static void __launch_bounds__(STRIP_THREADS, NT == 1 ? 2 : 1)
 
 // ---- launching ----------------------------------------------------------------------------------
 
-// Lots of so many rows that a pass has of the shared expert.
-static inline int shared_lots(const struct strip_launch *p, int rows)
-{
-    int begin = p->picks > p->first ? p->picks : p->first, n = p->first + p->places - begin;
-
-    return p->a.s1 && n > 0 ? (n + rows - 1) / rows : 0;
-}
-
 // Rows that blocks for every one of these kinds take, where there are few or many of them.
 static inline int wide_rows(uint32_t kinds, bool many)
 {
@@ -300,7 +292,7 @@ static void wide_go(struct queue *q, const struct strip_launch *p, dim3 grid)
         2 * sizeof(uint4) * (size_t)(share::CODES + (C::F16 ? 1 : STRIP_PLANES) * share::ROWS * 8);
 
     grid.z = p->role == STRIP_DENSE ? blocks_for((size_t)p->rows, share::ROWS)
-                                    : (unsigned)(p->lots + shared_lots(p, share::ROWS));
+                                    : (unsigned)(p->lots + shared_lots(*p, share::ROWS));
     if (grid.z == 0)
         return;
     launch_behind(cuda_stream(q), strip_wide<C, NT>, grid, STRIP_THREADS, shared, *p);

@@ -392,6 +392,7 @@ cudaError_t cudaDeviceGetByPCIBusId(int *device, const char *id)
 cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *a, const void *entry)
 {
     a->sharedSizeBytes = (size_t)kernel_of(entry)->shared;
+    a->maxThreadsPerBlock = 1024;
     return cudaSuccess;
 }
 

@@ -71,6 +71,7 @@ typedef struct {
 } cudaGraphEdgeData;
 typedef struct cudaFuncAttributes {
     size_t sharedSizeBytes;
+    int maxThreadsPerBlock;
 } cudaFuncAttributes;
 typedef struct cudaPointerAttributes {
     enum cudaMemoryType type;
