@@ -328,8 +328,8 @@ struct hc_expand_args {
 /* hc_site - from one sublayer to the next: hc_expand of x by y, hc_mix of what that gives, and the next
  * sublayer's input, h = hc_collapse of it and n = rmsnorm of h.
  * shapes   as there; h may be NULL; y NULL: nothing is expanded; fn NULL: nothing is mixed
- * note     post and comb are read before to_post and to_comb are written: they may be the same. n NULL: the streams are
- *          mixed and no more; the mixes have the same bits either way
+ * note     post and comb are read before to_post and to_comb are written: they may be the same. The mixes have the bits
+ *          that hc_mix gives them
  * tol 1e-5 on the mixes; n 1e-5 */
 struct hc_site_args {
     const float *y, *post, *comb;

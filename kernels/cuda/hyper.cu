@@ -1,5 +1,7 @@
-// hyper.cu owns the residual streams: their mixes, and what goes in and out of a sublayer.
+// hyper.cu owns the residual streams: their mixes, and what goes in and out of a sublayer; site.cu has what the
+// released model asks for.
 #include "kernels/cuda/dot.cuh"
+#include "kernels/cuda/site.cuh"
 
 #define THREADS 256
 #define MIX_MAX ((2 + HC_MAX) * HC_MAX)
@@ -92,7 +94,8 @@ extern "C" void cuda_hc_mix(struct queue *q, const struct hc_mix_args *a)
         queue_fail(q, -ENOTSUP, "hc_mix: weights of type %d", (int)a->fn->dtype);
         return;
     }
-    launch(q, mix_rows, a->rows, DOT_THREADS, 0, *a, *a->fn);
+    if (!mix_by_gang(q, a))
+        launch(q, mix_rows, a->rows, DOT_THREADS, 0, *a, *a->fn);
     queue_note(q, "hc_mix");
 }
 

@@ -1,6 +1,6 @@
 // site.cu owns what lies between two sublayers, in one launch: the streams take in what the sublayer
-// gave, their mixes, the next sublayer's input and its norm. hyper.cu has the steps one by one, for
-// shapes that this is not made for.
+// gave, their mixes, the next sublayer's input and its norm; and the mixes alone. hyper.cu has the steps one
+// by one, for shapes that this is not made for.
 //
 // A gang of blocks (a cluster) has a row, a thread a column of all its streams, so that nothing of a row but
 // its sums goes from thread to thread: each block sends its share of them to all blocks and scales its own
@@ -8,7 +8,7 @@
 #include <cooperative_groups.h>
 #include <utility>
 
-#include "kernels/cuda/device.cuh"
+#include "kernels/cuda/site.cuh"
 
 #define GANG 8
 #define COLS_MAX 640 // threads of a block: a column each
@@ -170,8 +170,9 @@ __device__ static inline void coefficient_load(const struct hc_site_args &a, siz
     ((float *)c)[i] = v;
 }
 
-// A gang a row, then the row gridDim.y behind. Bound by the steps behind each other.
-template <enum dtype D, bool MIX>
+// A gang a row, then the row gridDim.y behind; without NORM it only reads the streams, for their mixes. Bound by the
+// steps behind each other.
+template <enum dtype D, bool MIX, bool NORM>
 __global__ static void __launch_bounds__(COLS_MAX, 1)
     site_gang(const __grid_constant__ hc_site_args a, const __grid_constant__ mat fn)
 {
@@ -186,7 +187,7 @@ __global__ static void __launch_bounds__(COLS_MAX, 1)
     bool mine = t < cols; // a thread behind the columns computes with zeros
     size_t dim = (size_t)a.dim;
     struct mix_weights<D> w[AHEAD];
-    float weight = a.n ? a.w[c] : 0;
+    float weight = NORM ? a.w[c] : 0;
 
 #pragma unroll
     for (int k = 0; MIX && k < AHEAD; k++)
@@ -201,14 +202,16 @@ __global__ static void __launch_bounds__(COLS_MAX, 1)
         float in[STREAMS] = {}, y = 0, v[SUMS] = {}, input = 0, total = 0, scale;
         float *x = a.x + (size_t)r * STREAMS * dim + (size_t)c;
 
-        coefficient_load(a, (size_t)r, &by);
-        if (mine && a.y)
+        if (NORM)
+            coefficient_load(a, (size_t)r, &by);
+        if (NORM && mine && a.y)
             y = a.y[(size_t)r * dim + (size_t)c];
 #pragma unroll
         for (int j = 0; j < STREAMS; j++)
             in[j] = mine ? x[(size_t)j * dim] : 0;
         y = rounded(y, a.round);
-        __syncthreads();
+        if (NORM)
+            __syncthreads();
 #pragma unroll 1
         for (int k0 = 0; k0 < STREAMS; k0 += AHEAD)
 #pragma unroll
@@ -219,7 +222,7 @@ __global__ static void __launch_bounds__(COLS_MAX, 1)
 #pragma unroll
                 for (int j = i + AHEAD; j < STREAMS; j += AHEAD)
                     out = k == j ? in[j] : out;
-                if (a.y) {
+                if (NORM && a.y) {
 #pragma unroll
                     for (int j = 0; j < STREAMS; j++)
                         mixed += by.comb[j * STREAMS + k] * in[j];
@@ -232,10 +235,11 @@ __global__ static void __launch_bounds__(COLS_MAX, 1)
                 if (MIX && AHEAD < STREAMS) // the last time for the next row
                     mix_load<D>(fn, (k + AHEAD) % STREAMS * a.dim + c, &w[i]);
                 v[SUM_X] = fmaf(out, out, v[SUM_X]);
-                input = k == 0 && !a.pre ? out : a.pre ? input + by.pre[k] * out : input;
+                if (NORM)
+                    input = k == 0 && !a.pre ? out : a.pre ? input + by.pre[k] * out : input;
             }
         input = rounded(input, a.round);
-        if (mine && a.h)
+        if (NORM && mine && a.h)
             a.h[(size_t)r * dim + (size_t)c] = input;
         if (MIX) {
             v[SUM_H] = input * input;
@@ -266,7 +270,7 @@ __global__ static void __launch_bounds__(COLS_MAX, 1)
         for (int i = 1; i < GANG; i++)
             total += sums[turn][i][SUM_H];
         scale = 1.0f / sqrtf(total / (float)a.dim + a.eps);
-        if (mine && a.n)
+        if (NORM && mine)
             a.n[(size_t)r * dim + (size_t)c] = rounded(input * scale * weight, a.round);
         r += (int)gridDim.y;
         if (r >= a.rows)
@@ -277,24 +281,51 @@ __global__ static void __launch_bounds__(COLS_MAX, 1)
     }
 }
 
-static bool site_whole(struct queue *q, const struct hc_site_args *a)
+// Whether a gang can have such rows; fn: NULL if nothing is mixed.
+static bool gang_can(const struct queue *q, const struct mat *fn, int hc, int dim)
 {
-    const struct cuda_device *d = (const struct cuda_device *)q->dev;
-    struct mat fn = a->fn ? *a->fn : (struct mat){ .dtype = DTYPE_F32 };
-    int cols = a->dim / GANG, most = d->sms / GANG, threads;
+    int cols = dim / GANG;
 
-    if (!d->gangs || a->hc != STREAMS || a->dim % GANG != 0 || cols > COLS_MAX || cols < 1 ||
-        (fn.dtype != DTYPE_F32 && fn.dtype != DTYPE_BF16))
-        return false;
-    threads =
+    return ((const struct cuda_device *)q->dev)->gangs && hc == STREAMS && dim % GANG == 0 &&
+           cols <= COLS_MAX && cols >= 1 &&
+           (!fn || fn->dtype == DTYPE_F32 || fn->dtype == DTYPE_BF16);
+}
+
+template <bool NORM> static void gang_launch(struct queue *q, const struct hc_site_args *a)
+{
+    struct mat fn = a->fn ? *a->fn : (struct mat){ .dtype = DTYPE_F32 };
+    int cols = a->dim / GANG, most = ((const struct cuda_device *)q->dev)->sms / GANG;
+    int threads =
         (cols < GANG * CUDA_WARP ? GANG * CUDA_WARP : cols + CUDA_WARP - 1) / CUDA_WARP * CUDA_WARP;
+    auto kernel = fn.dtype == DTYPE_BF16 ? site_gang<DTYPE_BF16, true, NORM>
+                                         : site_gang<DTYPE_F32, true, NORM>;
+
+    if (NORM && !a->fn)
+        kernel = site_gang<DTYPE_F32, false, true>;
     most = most < 1 ? 1 : most;
-    launch_cluster(q,
-                   !a->fn                  ? site_gang<DTYPE_F32, false>
-                   : fn.dtype == DTYPE_F32 ? site_gang<DTYPE_F32, true>
-                                           : site_gang<DTYPE_BF16, true>,
-                   GANG, dim3(GANG, (unsigned)(a->rows < most ? a->rows : most)),
+    launch_cluster(q, kernel, GANG, dim3(GANG, (unsigned)(a->rows < most ? a->rows : most)),
                    dim3((unsigned)threads), 0, *a, fn);
+}
+
+bool mix_by_gang(struct queue *q, const struct hc_mix_args *a)
+{
+    struct hc_site_args site = { .x = (float *)a->x, // read only
+                                 .fn = a->fn,
+                                 .base = a->base,
+                                 .scale = a->scale,
+                                 .to_pre = a->pre,
+                                 .to_post = a->post,
+                                 .to_comb = a->comb,
+                                 .rows = a->rows,
+                                 .hc = a->hc,
+                                 .dim = a->dim,
+                                 .iters = a->iters,
+                                 .eps = a->eps,
+                                 .hc_eps = a->hc_eps };
+
+    if (!gang_can(q, a->fn, a->hc, a->dim))
+        return false;
+    gang_launch<false>(q, &site);
     return true;
 }
 
@@ -341,8 +372,6 @@ static void site_steps(struct queue *q, const struct hc_site_args *a)
         cuda_hc_expand(q, &expand);
     if (a->fn)
         cuda_hc_mix(q, &mix);
-    if (!a->n)
-        return;
     cuda_hc_collapse(q, &collapse);
     cuda_rmsnorm(q, &norm);
 }
@@ -356,7 +385,9 @@ extern "C" void cuda_hc_site(struct queue *q, const struct hc_site_args *a)
                    a->fn->cols, a->hc, a->dim);
         return;
     }
-    if (!site_whole(q, a))
+    if (gang_can(q, a->fn, a->hc, a->dim))
+        gang_launch<true>(q, a);
+    else
         site_steps(q, a);
     queue_note(q, "hc_site");
 }

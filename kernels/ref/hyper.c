@@ -245,8 +245,6 @@ void ref_hc_site(struct queue *q, const struct hc_site_args *a)
                                              .iters = a->iters,
                                              .eps = a->eps,
                                              .hc_eps = a->hc_eps });
-    if (!a->n)
-        return;
     ref_hc_collapse(q, &(struct hc_collapse_args){ .x = a->x,
                                                    .pre = a->pre,
                                                    .y = h,

@@ -203,37 +203,25 @@ static void select_rows(const struct v41_arch *a, const struct v41_layer *l,
                                                                 sqrtf((float)a->index_heads)) });
 }
 
-/* What op hc_site takes of a site, NULL if nothing is mixed there, to mix the streams. */
-static struct hc_site_args site_args(const struct v41_arch *a, const struct v41_site *site,
-                                     const struct exec *x, int rows, const struct v41_pass *s,
-                                     float *X, float *to_pre)
-{
-    return (struct hc_site_args){ .x = X,
-                                  .fn = site ? &site->fn : NULL,
-                                  .base = site ? site->base : NULL,
-                                  .scale = site ? site->scale : NULL,
-                                  .to_pre = to_pre,
-                                  .to_post = s->post,
-                                  .to_comb = s->comb,
-                                  .rows = rows,
-                                  .hc = a->hc,
-                                  .dim = a->dim,
-                                  .iters = a->hc_iters,
-                                  .eps = a->eps,
-                                  .hc_eps = a->hc_eps,
-                                  .round = x->round };
-}
-
 /* The mixes of the newest site, which the next one is the first to read. */
 static void mixes(const struct v41_arch *a, struct exec *x, int rows, struct v41_pass *s, float *X)
 {
-    struct hc_site_args args;
-
     if (!s->late)
         return;
-    args = site_args(a, s->late, x, rows, s, X, s->late_pre);
     v41_side(x, s, SIDE_BEGIN, V41_LANE_LAYER);
-    x->op->hc_site(x->q, &args);
+    x->op->hc_mix(x->q, &(struct hc_mix_args){ .x = X,
+                                               .fn = &s->late->fn,
+                                               .base = s->late->base,
+                                               .scale = s->late->scale,
+                                               .pre = s->late_pre,
+                                               .post = s->post,
+                                               .comb = s->comb,
+                                               .rows = rows,
+                                               .hc = a->hc,
+                                               .dim = a->dim,
+                                               .iters = a->hc_iters,
+                                               .eps = a->eps,
+                                               .hc_eps = a->hc_eps });
     v41_side(x, s, SIDE_END, V41_LANE_LAYER);
     s->late = NULL;
 }
@@ -375,17 +363,30 @@ void v41_site(const struct v41_arch *a, const struct v41_site *site, struct exec
               float *h, float *n)
 {
     bool late = site && s->side;
-    struct hc_site_args args = site_args(a, late ? NULL : site, x, rows, s, X, to_pre);
+    const struct v41_site *mixed = late ? NULL : site;
 
-    args.y = s->due ? s->sum : NULL;
-    args.post = s->post;
-    args.comb = s->comb;
-    args.pre = pre;
-    args.w = w;
-    args.h = h;
-    args.n = n;
     v41_side(x, s, SIDE_JOIN, V41_LANE_LAYER);
-    x->op->hc_site(x->q, &args);
+    x->op->hc_site(x->q, &(struct hc_site_args){ .y = s->due ? s->sum : NULL,
+                                                 .post = s->post,
+                                                 .comb = s->comb,
+                                                 .x = X,
+                                                 .fn = mixed ? &mixed->fn : NULL,
+                                                 .base = mixed ? mixed->base : NULL,
+                                                 .scale = mixed ? mixed->scale : NULL,
+                                                 .to_pre = to_pre,
+                                                 .to_post = s->post,
+                                                 .to_comb = s->comb,
+                                                 .pre = pre,
+                                                 .w = w,
+                                                 .h = h,
+                                                 .n = n,
+                                                 .rows = rows,
+                                                 .hc = a->hc,
+                                                 .dim = a->dim,
+                                                 .iters = a->hc_iters,
+                                                 .eps = a->eps,
+                                                 .hc_eps = a->hc_eps,
+                                                 .round = x->round });
     s->due = false;
     s->late = late ? site : NULL;
     s->late_pre = to_pre;
