@@ -123,15 +123,29 @@ __device__ static void sinkhorn(float (&c)[STREAMS][STREAMS], int iters, float e
             c[j][k] *= row[j] * col[k];
 }
 
+// What lane m makes the m-th mix of from its sum.
+struct mix_line {
+    float scale, base;
+};
+
+__device__ static inline struct mix_line mix_line_load(const struct hc_site_args &a)
+{
+    int m = (int)threadIdx.x % CUDA_WARP;
+
+    if (m >= MIXES)
+        return { 0, 0 };
+    return { a.scale[m < STREAMS ? 0 : m < 2 * STREAMS ? 1 : 2], a.base[m] };
+}
+
 // One warp: the mixes of a row from its sums, lane m has the m-th.
-__device__ static void mix_end(const struct hc_site_args &a, size_t row, float sum)
+__device__ static void mix_end(const struct hc_site_args &a, const struct mix_line &line,
+                               size_t row, float sum)
 {
     int lane = (int)threadIdx.x % CUDA_WARP;
     float c[STREAMS][STREAMS];
     float by = 1.0f / sqrtf(__shfl_sync(FULL_MASK, sum, SUM_X) / (float)(STREAMS * a.dim) + a.eps);
 
-    if (lane < MIXES)
-        sum = sum * by * a.scale[lane < STREAMS ? 0 : lane < 2 * STREAMS ? 1 : 2] + a.base[lane];
+    sum = sum * by * line.scale + line.base;
 #pragma unroll
     for (int i = 0; i < STREAMS * STREAMS; i++)
         c[i / STREAMS][i % STREAMS] = __shfl_sync(FULL_MASK, sum, 2 * STREAMS + i);
@@ -151,23 +165,18 @@ struct coefficients {
     float post[STREAMS], comb[STREAMS * STREAMS], pre[STREAMS];
 };
 
+#define COEFFICIENTS ((int)(sizeof(struct coefficients) / sizeof(float)))
+
 // A thread a coefficient.
-__device__ static inline void coefficient_load(const struct hc_site_args &a, size_t row,
-                                               struct coefficients *c)
+__device__ static inline float coefficient_load(const struct hc_site_args &a, size_t row)
 {
     constexpr int COMB = STREAMS, PRE = COMB + STREAMS * STREAMS;
-    int i = (int)threadIdx.x;
-    float v = i == PRE; // no mix yet: the first stream
+    int i = (int)threadIdx.x, of = i < COMB || i >= PRE ? STREAMS : PRE - COMB;
+    const float *from = i < COMB ? a.post : i < PRE ? a.comb : a.pre;
 
-    if (i >= PRE + STREAMS)
-        return;
-    if (i < COMB)
-        v = a.y ? a.post[row * STREAMS + (size_t)i] : 0;
-    else if (i < PRE)
-        v = a.y ? a.comb[row * STREAMS * STREAMS + (size_t)(i - COMB)] : 0;
-    else if (a.pre)
-        v = a.pre[row * STREAMS + (size_t)(i - PRE)];
-    ((float *)c)[i] = v;
+    if (i >= COEFFICIENTS || (i < PRE ? !a.y : !a.pre))
+        return i == PRE; // no mix yet: the first stream
+    return from[row * (size_t)of + (size_t)(i < COMB ? i : i < PRE ? i - COMB : i - PRE)];
 }
 
 // A gang a row, then the row gridDim.y behind; without NORM it only reads the streams, for their mixes. Bound by the
@@ -187,6 +196,7 @@ __global__ static void __launch_bounds__(COLS_MAX, 1)
     bool mine = t < cols; // a thread behind the columns computes with zeros
     size_t dim = (size_t)a.dim;
     struct mix_weights<D> w[AHEAD];
+    struct mix_line line = {};
     float weight = NORM ? a.w[c] : 0;
 
 #pragma unroll
@@ -196,22 +206,27 @@ __global__ static void __launch_bounds__(COLS_MAX, 1)
     for (int k = AHEAD; MIX && k < STREAMS; k++)
         for (int tile = 0; tile < 2; tile++)
             prefetch_l2(mix_at<D>(fn, k * a.dim + c, tile));
+    if (MIX && warp == warps - 1)
+        line = mix_line_load(a);
     dependency_wait();
     gang.barrier_wait(std::move(here));
     for (int r = (int)blockIdx.y, turn = 0;; turn ^= 1) {
         float in[STREAMS] = {}, y = 0, v[SUMS] = {}, input = 0, total = 0, scale;
         float *x = a.x + (size_t)r * STREAMS * dim + (size_t)c;
 
-        if (NORM)
-            coefficient_load(a, (size_t)r, &by);
         if (NORM && mine && a.y)
             y = a.y[(size_t)r * dim + (size_t)c];
 #pragma unroll
         for (int j = 0; j < STREAMS; j++)
             in[j] = mine ? x[(size_t)j * dim] : 0;
-        y = rounded(y, a.round);
-        if (NORM)
+        if (NORM) { // behind loads that are on their way with its own
+            float held = coefficient_load(a, (size_t)r);
+
+            y = rounded(y, a.round);
+            if (t < COEFFICIENTS)
+                ((float *)&by)[t] = held;
             __syncthreads();
+        }
 #pragma unroll 1
         for (int k0 = 0; k0 < STREAMS; k0 += AHEAD)
 #pragma unroll
@@ -263,7 +278,7 @@ __global__ static void __launch_bounds__(COLS_MAX, 1)
 #pragma unroll
             for (int i = 1; i < GANG; i++)
                 total += sums[turn][i][lane];
-            mix_end(a, (size_t)r, total);
+            mix_end(a, line, (size_t)r, total);
         }
         total = sums[turn][0][SUM_H];
 #pragma unroll
