@@ -155,6 +155,7 @@ template <typename... P> struct call_of : call {
 };
 
 cudaError_t submit(const cudaLaunchConfig_t *c, const void *kernel, call *what);
+cudaError_t clusters_at_once(int *n, const void *kernel, const cudaLaunchConfig_t *c);
 } // namespace emulated
 
 template <typename... P, typename... A>
@@ -167,8 +168,7 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t *c, void (*kernel)(P...)
 template <typename K>
 cudaError_t cudaOccupancyMaxActiveClusters(int *n, K kernel, const cudaLaunchConfig_t *c)
 {
-    *n = 1;
-    return cudaSuccess;
+    return emulated::clusters_at_once(n, (const void *)kernel, c);
 }
 
 // ---- where threads meet --------------------------------------------------------------------------

@@ -6,9 +6,10 @@
 extern "C" {
 #endif
 
-/* Bytes of shared memory; before a device is opened. */
+/* Before a device is opened. */
 extern struct emulated_limits {
-    int block_shared, sm_shared;
+    int block_shared, sm_shared; /* bytes of shared memory */
+    int cluster;                 /* blocks, where a kernel may have more than any device has */
 } emulated_limits;
 
 /* engine.h, `order` */

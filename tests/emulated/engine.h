@@ -16,6 +16,7 @@ namespace emulated
 void *fiber_stack(uintptr_t top, void (*entry)());
 
 constexpr int LINE = 128; // bytes in the cache
+constexpr int CLUSTER = 8; // blocks that any device lets be one
 constexpr int SMS = 4, SM_THREADS = 1536, BLOCK_SHARED = 99 << 10, SM_SHARED = 100 << 10;
 
 // What is known of a kernel: its name, and where the variables lie that it may share in a block.
@@ -24,6 +25,7 @@ struct kernel {
     size_t begin, end; // of the thread's variables, whole lines
     int shared;        // bytes of its own
     int dynamic_max;
+    int cluster_max;
     long launches;
 };
 

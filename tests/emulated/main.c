@@ -4,7 +4,8 @@
  *   emulated_tests ops attend              one file's ops against the reference (tests/device/test_ops.c)
  *   emulated_tests ops -b 100000           of all ops the cases of up to 100,000 bytes; the suite has a bound for each file
  *   emulated_tests -r 1 queue -q           in another order: engine.h, `order`
- *   emulated_tests -l 1 ops dense          a device of much shared memory; else it is of GB10's 99 KiB a block
+ *   emulated_tests -l 1 ops dense          a device of much shared memory and clusters of 16; else it
+ *                                          is of GB10's 99 KiB a block and 8
  *
  * From the root of the tree. The device has four multiprocessors and no wgmma; it is of no use to ask it how long something
  * takes. What it finds: wrong places and bytes, reads of what nobody wrote, lanes, threads and blocks that do not meet, copies
@@ -28,7 +29,7 @@ static bool option(const char *name, const char *value)
     char *end = NULL;
 
     if (strcmp(name, "-l") == 0 && strcmp(value, "1") == 0) {
-        emulated_limits = (struct emulated_limits){ 227 << 10, 228 << 10 };
+        emulated_limits = (struct emulated_limits){ 227 << 10, 228 << 10, 16 };
         return true;
     }
     if (strcmp(name, "-r") == 0)

@@ -76,7 +76,8 @@ static thread_local cudaError_t last;
 
 extern "C" {
 unsigned emulated_order;
-struct emulated_limits emulated_limits = { emulated::BLOCK_SHARED, emulated::SM_SHARED };
+struct emulated_limits emulated_limits = { emulated::BLOCK_SHARED, emulated::SM_SHARED,
+                                           emulated::CLUSTER };
 }
 
 static cudaError_t note(cudaError_t e)
@@ -269,24 +270,37 @@ static void queue_act(cudaStream_t s, std::function<void()> act)
     queue_task(stream_of(s), t);
 }
 
+static unsigned cluster_of(const cudaLaunchConfig_t *c)
+{
+    for (unsigned i = 0; i < c->numAttrs; i++)
+        if (c->attrs[i].id == cudaLaunchAttributeClusterDimension)
+            return c->attrs[i].val.clusterDim.x;
+    return 1;
+}
+
+// Several, for tests of those that run beside each other.
+cudaError_t emulated::clusters_at_once(int *n, const void *entry, const cudaLaunchConfig_t *c)
+{
+    *n = (int)cluster_of(c) <= kernel_of(entry)->cluster_max ? 2 : 0;
+    return cudaSuccess;
+}
+
 cudaError_t emulated::submit(const cudaLaunchConfig_t *c, const void *entry, call *what)
 {
     task_ptr t = std::make_shared<emulated_task>();
     kernel *k = kernel_of(entry);
-    unsigned cluster = 1;
+    unsigned cluster = cluster_of(c);
 
     t->what.reset(what);
     for (unsigned i = 0; i < c->numAttrs; i++)
-        if (c->attrs[i].id == cudaLaunchAttributeClusterDimension)
-            cluster = c->attrs[i].val.clusterDim.x;
-        else
+        if (c->attrs[i].id == cudaLaunchAttributeProgrammaticStreamSerialization)
             t->overlap = c->attrs[i].val.programmaticStreamSerializationAllowed;
     t->g = { k, what, c->gridDim, c->blockDim, c->dynamicSmemBytes, cluster, 0, 0, 0, false };
     if (c->gridDim.x == 0 || c->gridDim.y == 0 || c->gridDim.z == 0 || c->gridDim.y > 65535 ||
         c->gridDim.z > 65535 || c->blockDim.x == 0 || c->blockDim.x > 1024 || c->blockDim.y != 1 ||
         c->blockDim.z != 1 || (int)c->dynamicSmemBytes > k->dynamic_max ||
         (int)c->dynamicSmemBytes + k->shared > emulated_limits.block_shared || cluster == 0 ||
-        cluster > 8 || c->gridDim.x % cluster != 0)
+        (int)cluster > k->cluster_max || c->gridDim.x % cluster != 0)
         return note(cudaErrorInvalidConfiguration);
     __atomic_fetch_add(&k->launches, 1, __ATOMIC_RELAXED);
     queue_task(stream_of(c->stream), t);
@@ -398,7 +412,10 @@ cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *a, const void *entr
 
 cudaError_t cudaFuncSetAttribute(const void *entry, enum cudaFuncAttribute a, int value)
 {
-    kernel_of(entry)->dynamic_max = value;
+    if (a == cudaFuncAttributeMaxDynamicSharedMemorySize)
+        kernel_of(entry)->dynamic_max = value;
+    else if (value)
+        kernel_of(entry)->cluster_max = emulated_limits.cluster;
     return cudaSuccess;
 }
 

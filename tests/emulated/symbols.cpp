@@ -81,7 +81,7 @@ kernel *kernel_of(const void *entry)
     const std::string &name = f->second.name;
     std::string own = "_Z" + name + "E";
     char *plain = abi::__cxa_demangle(name.c_str(), NULL, NULL, NULL);
-    k = new kernel{ plain ? plain : name, SIZE_MAX, 0, 0, 48 << 10, 0 };
+    k = new kernel{ plain ? plain : name, SIZE_MAX, 0, 0, 48 << 10, CLUSTER, 0 };
     free(plain);
     for (auto &v : s->variables)
         if (v.file == f->second.file) {
