@@ -458,6 +458,7 @@ struct route_args {
  *          scratch [rows * (k + 1)][2 * widest inter] f32
  * note     in as in matmul, for x and for h; experts may differ in dtype and width; kinds is the union of their
  *          mat_kind: it says which products a device has to queue, for it reads the mats later
+ *          y is not x, whose rows are read after others of y have been written
  * tol 2e-6 * sqrt(dim) */
 struct moe_args {
     const struct mat *w1, *w3, *w2, *s1, *s3, *s2;
