@@ -113,6 +113,7 @@ static int prepare(struct cuda_device *d)
     if (e != cudaSuccess)
         return fail(cuda_errno(e), "cuda: device %d: kernels: %s", d->ordinal,
                     cudaGetErrorString(e));
+    d->wide = cuda_site_wide();
     return 0;
 }
 

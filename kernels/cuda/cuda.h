@@ -59,6 +59,7 @@ struct cuda_device {
     int shared_sm; /* bytes of shared memory that a multiprocessor has */
     bool gangs;    /* blocks of attention can share memory */
     bool crowds;   /* EXL3 experts of many rows go to crowd.cu */
+    int wide;      /* rows up to which a site's gangs have 16 blocks; 0: none does */
     bool told;     /* that a call of attention does not fit into what they share */
 };
 
@@ -172,6 +173,10 @@ cudaError_t cuda_markov_limits(int shared_max);
 cudaError_t cuda_select_limits(int shared_max);
 cudaError_t cuda_sheet_limits(int shared_max);
 cudaError_t cuda_strip_limits(int shared_max);
+
+/* cuda_site_wide - rows up to which a site is gangs of 16 blocks, 0 where a device has none; lets them. The bits are
+ * those of gangs of 8. */
+int cuda_site_wide(void);
 
 /* Copies through pinned memory and graphs: copy.c and graph.c. */
 void cuda_put(struct queue *q, void *dst, const void *src, size_t bytes);

@@ -4,19 +4,22 @@
 //
 // A gang of blocks (a cluster) has a row, a thread a column of all its streams, so that nothing of a row but
 // its sums goes from thread to thread: each block sends its share of them to all blocks and scales its own
-// columns. Shares depend on the shape alone.
+// columns. Shares depend on the shape alone: a gang of 16 has one a block and a gang of 8 two, of the same columns,
+// added in the same order, so that both kinds give the same bits.
 #include <cooperative_groups.h>
-#include <utility>
 
 #include "kernels/cuda/site.cuh"
 
-#define GANG 8
-#define COLS_MAX 640 // threads of a block: a column each
+#define NARROW 8    // blocks of a gang
+#define WIDE 16     // at few rows, where a device has such gangs; of those there are fewer at once
+#define WIDE_ROWS 4 // at most
+#define COLS_MAX 5120 // of a gang: a thread each
 #define STREAMS 4
 #define MIXES ((2 + STREAMS) * STREAMS)
 #define SUM_X MIXES       // of the squares of the streams
 #define SUM_H (MIXES + 1) // of the squares of the input
 #define SUMS CUDA_WARP    // room of a share: a lane each
+#define SHARES 16         // of a row, where they are whole warps; else one a block of a gang of 8
 
 // The mixes' weights of an input: what one column of one stream has.
 template <enum dtype D> struct mix_weights {
@@ -179,19 +182,30 @@ __device__ static inline float coefficient_load(const struct hc_site_args &a, si
     return from[row * (size_t)of + (size_t)(i < COMB ? i : i < PRE ? i - COMB : i - PRE)];
 }
 
+__host__ __device__ static bool shares_whole(int dim)
+{
+    return dim % (SHARES * CUDA_WARP) == 0;
+}
+
+// Blocks that a multiprocessor should have room for.
+template <enum dtype D, bool MIX, int GANG>
+constexpr int SITE_BLOCKS = GANG == WIDE && (D == DTYPE_BF16 || !MIX) ? 2 : 1;
+
 // A gang a row, then the row gridDim.y behind; without NORM it only reads the streams, for their mixes. Bound by the
 // steps behind each other.
-template <enum dtype D, bool MIX, bool NORM>
-__global__ static void __launch_bounds__(COLS_MAX, 1)
+template <enum dtype D, bool MIX, bool NORM, int GANG>
+__global__ static void __launch_bounds__(COLS_MAX / GANG, (SITE_BLOCKS<D, MIX, GANG>))
     site_gang(const __grid_constant__ hc_site_args a, const __grid_constant__ mat fn)
 {
-    constexpr int AHEAD = D == DTYPE_BF16 ? STREAMS : 1; // streams whose weights are in registers
-    __shared__ float part[COLS_MAX / CUDA_WARP][SUMS], sums[2][GANG][SUMS];
+    // streams whose weights are in registers
+    constexpr int AHEAD = D == DTYPE_BF16 || GANG == WIDE ? STREAMS : 1;
+    __shared__ float part[COLS_MAX / GANG / CUDA_WARP][SUMS], sums[2][SHARES][SUMS];
     __shared__ __align__(16) struct coefficients by;
     cooperative_groups::cluster_group gang = cooperative_groups::this_cluster();
-    auto here = gang.barrier_arrive(); // memory of a block that has not begun is nobody's
+    gang_arrive(); // memory of a block that has not begun is nobody's
     int t = (int)threadIdx.x, lane = t % CUDA_WARP, warp = t / CUDA_WARP, rank = (int)blockIdx.x;
     int warps = (int)blockDim.x / CUDA_WARP, cols = a.dim / GANG;
+    int each = shares_whole(a.dim) ? SHARES / GANG : 1; // shares of a block
     int c = rank * cols + (t < cols ? t : 0);
     bool mine = t < cols; // a thread behind the columns computes with zeros
     size_t dim = (size_t)a.dim;
@@ -209,7 +223,7 @@ __global__ static void __launch_bounds__(COLS_MAX, 1)
     if (MIX && warp == warps - 1)
         line = mix_line_load(a);
     dependency_wait();
-    gang.barrier_wait(std::move(here));
+    gang_wait();
     for (int r = (int)blockIdx.y, turn = 0;; turn ^= 1) {
         float in[STREAMS] = {}, y = 0, v[SUMS] = {}, input = 0, total = 0, scale;
         float *x = a.x + (size_t)r * STREAMS * dim + (size_t)c;
@@ -265,25 +279,27 @@ __global__ static void __launch_bounds__(COLS_MAX, 1)
                 part[warp][lane] = total;
         }
         __syncthreads();
-        if (t < SUMS * GANG &&
-            (MIX || lane == SUM_H)) { // a warp sends the block's share to a block
-            total = part[0][lane];
-            for (int i = 1; i < warps; i++)
-                total += part[i][lane];
-            *gang.map_shared_rank(&sums[turn][rank][lane], warp) = total;
+        // a warp sends one of the block's shares to a block, or to several
+        for (int i = warp; i < GANG * each && (MIX || lane == SUM_H); i += warps) {
+            int of = i % each, n = warps / each;
+
+            total = part[of * n][lane];
+            for (int j = 1; j < n; j++)
+                total += part[of * n + j][lane];
+            *gang.map_shared_rank(&sums[turn][rank * each + of][lane], i / each) = total;
         }
-        gang.sync();
+        gang_meet();
         if (MIX && rank == r % GANG && warp == warps - 1) {
             total = sums[turn][0][lane];
 #pragma unroll
-            for (int i = 1; i < GANG; i++)
-                total += sums[turn][i][lane];
+            for (int i = 1; i < SHARES; i++)
+                total += i < GANG * each ? sums[turn][i][lane] : 0;
             mix_end(a, line, (size_t)r, total);
         }
         total = sums[turn][0][SUM_H];
 #pragma unroll
-        for (int i = 1; i < GANG; i++)
-            total += sums[turn][i][SUM_H];
+        for (int i = 1; i < SHARES; i++)
+            total += i < GANG * each ? sums[turn][i][SUM_H] : 0;
         scale = 1.0f / sqrtf(total / (float)a.dim + a.eps);
         if (NORM && mine)
             a.n[(size_t)r * dim + (size_t)c] = rounded(input * scale * weight, a.round);
@@ -299,29 +315,27 @@ __global__ static void __launch_bounds__(COLS_MAX, 1)
 // Whether a gang can have such rows; fn: NULL if nothing is mixed.
 static bool gang_can(const struct queue *q, const struct mat *fn, int hc, int dim)
 {
-    int cols = dim / GANG;
-
-    return ((const struct cuda_device *)q->dev)->gangs && hc == STREAMS && dim % GANG == 0 &&
-           cols <= COLS_MAX && cols >= 1 &&
+    return ((const struct cuda_device *)q->dev)->gangs && hc == STREAMS && dim % NARROW == 0 &&
+           dim <= COLS_MAX && dim >= NARROW &&
            (!fn || fn->dtype == DTYPE_F32 || fn->dtype == DTYPE_BF16);
 }
 
-template <bool NORM> static void gang_launch(struct queue *q, const struct hc_site_args *a)
+template <bool NORM, int GANG>
+static void gang_launch(struct queue *q, const struct hc_site_args *a)
 {
     struct mat fn = a->fn ? *a->fn : (struct mat){ .dtype = DTYPE_F32 };
-    int cols = a->dim / GANG, most = ((const struct cuda_device *)q->dev)->sms / GANG;
-    int threads =
-        (cols < GANG * CUDA_WARP ? GANG * CUDA_WARP : cols + CUDA_WARP - 1) / CUDA_WARP * CUDA_WARP;
-    auto kernel = fn.dtype == DTYPE_BF16 ? site_gang<DTYPE_BF16, true, NORM>
-                                         : site_gang<DTYPE_F32, true, NORM>;
+    int most = ((const struct cuda_device *)q->dev)->sms / GANG;
+    auto kernel = fn.dtype == DTYPE_BF16 ? site_gang<DTYPE_BF16, true, NORM, GANG>
+                                         : site_gang<DTYPE_F32, true, NORM, GANG>;
 
     if (NORM && !a->fn)
-        kernel = site_gang<DTYPE_F32, false, true>;
+        kernel = site_gang<DTYPE_F32, false, true, GANG>;
     most = most < 1 ? 1 : most;
     launch_cluster(q, kernel, GANG, dim3(GANG, (unsigned)(a->rows < most ? a->rows : most)),
-                   dim3((unsigned)threads), 0, *a, fn);
+                   dim3(blocks_for((size_t)(a->dim / GANG), CUDA_WARP) * CUDA_WARP), 0, *a, fn);
 }
 
+// Narrow ones: mixes alone stand beside other ops, where 8 blocks find room sooner, and nobody waits for them.
 bool mix_by_gang(struct queue *q, const struct hc_mix_args *a)
 {
     struct hc_site_args site = { .x = (float *)a->x, // read only
@@ -340,8 +354,43 @@ bool mix_by_gang(struct queue *q, const struct hc_mix_args *a)
 
     if (!gang_can(q, a->fn, a->hc, a->dim))
         return false;
-    gang_launch<false>(q, &site);
+    gang_launch<false, NARROW>(q, &site);
     return true;
+}
+
+// How many wide gangs fit at once.
+template <enum dtype D, bool MIX> static int wide_gangs()
+{
+    cudaLaunchAttribute attr = {};
+    cudaLaunchConfig_t c = {};
+    int gangs = 0;
+    auto kernel = site_gang<D, MIX, true, WIDE>;
+    cudaError_t e = cudaFuncSetAttribute((const void *)kernel,
+                                         cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
+
+    attr.id = cudaLaunchAttributeClusterDimension;
+    attr.val.clusterDim.x = WIDE;
+    attr.val.clusterDim.y = attr.val.clusterDim.z = 1;
+    c.gridDim = WIDE;
+    c.blockDim = COLS_MAX / WIDE;
+    c.attrs = &attr;
+    c.numAttrs = 1;
+    if (e == cudaSuccess)
+        e = cudaOccupancyMaxActiveClusters(&gangs, kernel, &c);
+    if (e != cudaSuccess)
+        (void)cudaGetLastError(); // a device without clusters of so many blocks
+    return e == cudaSuccess ? gangs : 0;
+}
+
+extern "C" int cuda_site_wide(void)
+{
+    const int gangs[] = { wide_gangs<DTYPE_F32, false>(), wide_gangs<DTYPE_F32, true>(),
+                          wide_gangs<DTYPE_BF16, true>() };
+    int rows = WIDE_ROWS;
+
+    for (int n : gangs)
+        rows = n < rows ? n : rows;
+    return rows;
 }
 
 static void site_steps(struct queue *q, const struct hc_site_args *a)
@@ -400,9 +449,11 @@ extern "C" void cuda_hc_site(struct queue *q, const struct hc_site_args *a)
                    a->fn->cols, a->hc, a->dim);
         return;
     }
-    if (gang_can(q, a->fn, a->hc, a->dim))
-        gang_launch<true>(q, a);
-    else
+    if (!gang_can(q, a->fn, a->hc, a->dim))
         site_steps(q, a);
+    else if (shares_whole(a->dim) && a->rows <= ((const struct cuda_device *)q->dev)->wide)
+        gang_launch<true, WIDE>(q, a);
+    else
+        gang_launch<true, NARROW>(q, a);
     queue_note(q, "hc_site");
 }
