@@ -295,6 +295,18 @@ __device__ static inline void peer_send(float *to, float4 v, uint64_t *bar, int 
                  : "memory");
 }
 
+__device__ static inline void peer_send(float *to, float v, uint64_t *bar, int rank)
+{
+    uint32_t far, far_bar;
+
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(far) : "r"(shared_at(to)), "r"(rank));
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(far_bar) : "r"(shared_at(bar)), "r"(rank));
+    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(
+                     far),
+                 "r"(f32_bits(v)), "r"(far_bar)
+                 : "memory");
+}
+
 // ---- values --------------------------------------------------------------------------------------
 
 __device__ static inline uint16_t bf16_nearest(float v)

@@ -171,6 +171,11 @@ cudaError_t cudaOccupancyMaxActiveClusters(int *n, K kernel, const cudaLaunchCon
     return emulated::clusters_at_once(n, (const void *)kernel, c);
 }
 
+static inline float rsqrtf(float x)
+{
+    return 1.0f / sqrtf(x);
+}
+
 // ---- where threads meet --------------------------------------------------------------------------
 
 static inline void __syncthreads()

@@ -546,7 +546,7 @@ void parcel_send(void *to, const void *data, int bytes, uint64_t *bar, int rank)
 {
     parcel p = { to, NULL, bar, bytes, {} };
 
-    check_place("a parcel", to, 16, (size_t)bytes, true);
+    check_place("a parcel", to, bytes, (size_t)bytes, true);
     (void)peer_place(to, rank, true);
     memcpy(p.data, data, (size_t)bytes);
     b->gang->blocks[(size_t)rank]->parcels.push_back(p);
