@@ -377,6 +377,19 @@ static bool is_wanted(const struct lab *l, int rows)
     return l->most == 0 || rows == 1 || rows == 3 || rows == 8 || rows == 9 || rows == LAB_ROWS;
 }
 
+/* Rows beyond those of small windows: the last one alone, and all others as windows that are none of the small ones. */
+static void run_chunks(struct trial *t, const struct side *all, struct side *dev)
+{
+    int last = t->rows - 1, cut = LAB_ROWS + 1 + (t->rows - LAB_ROWS) / 2;
+
+    if (run_device(t, dev, last, 1, false))
+        compare_rows(t, all, dev, last, 1);
+    if (cut < last && run_device(t, dev, 0, cut, false))
+        compare_rows(t, all, dev, 0, cut);
+    if (cut < last && run_device(t, dev, cut, last - cut, false))
+        compare_rows(t, all, dev, cut, last - cut);
+}
+
 void lab_run(struct trial *t)
 {
     struct side ref, dev, all;
@@ -403,6 +416,8 @@ void lab_run(struct trial *t)
         for (int n = 1; t->alone && n <= t->rows && n <= LAB_ROWS; n++)
             if (is_wanted(t->lab, n) && run_device(t, &dev, 0, n, false))
                 compare_rows(t, &all, &dev, 0, n);
+        if (t->alone && t->rows > LAB_ROWS)
+            run_chunks(t, &all, &dev);
         for (int i = 0; i < t->bufs; i++)
             free(all.out[i]);
     }

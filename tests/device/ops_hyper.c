@@ -165,6 +165,7 @@ static void streams(struct lab *l)
 struct crossing {
     struct streams s;
     bool taken, mixed, kept; /* a sublayer's sum comes in; mixes are made; h is wanted */
+    int rows;                /* 0: LAB_ROWS */
 };
 
 static void run_site(const struct trial *t, const struct op_table *op, struct queue *q,
@@ -211,6 +212,13 @@ static void sites(struct lab *l)
         { { 4, 512, 20, 0, DTYPE_F32, ROUND_BF16, false }, true, true, false },
         { { 4, 512, 3, 0, DTYPE_BF16, ROUND_NONE, false }, true, true, true },
         { { 4, 1024, 3, 0, DTYPE_F32, ROUND_NONE, true }, true, false, false },
+        { { 4, 512, 20, 0, DTYPE_F32, ROUND_BF16, false }, true, true, false, 39 },
+        { { 4, 512, 3, 0, DTYPE_BF16, ROUND_NONE, false }, true, true, true, 41 },
+        { { 4, 512, 3, 0, DTYPE_F32, ROUND_NONE, true }, false, true, true, 33 },
+        { { 4, 512, 3, 0, DTYPE_BF16, ROUND_BF16, false }, true, false, false, 64 },
+        { { 4, 5120, 20, 0, DTYPE_F32, ROUND_BF16, false }, true, true, false, 261 },
+        { { 4, 5120, 20, 0, DTYPE_BF16, ROUND_BF16, false }, true, true, true, 200 },
+        { { 4, 5120, 20, 0, DTYPE_F32, ROUND_BF16, false }, true, false, false, 131 },
         { { 4, 255, 20, 0, DTYPE_F32, ROUND_NONE, false }, true, true, true },
         { { 4, 128, 20, 0, DTYPE_F16, ROUND_BF16, false }, false, true, true },
         { { 3, 77, 3, 0, DTYPE_F32, ROUND_NONE, false }, true, true, false },
@@ -221,16 +229,17 @@ static void sites(struct lab *l)
         const struct crossing *c = &shapes[i];
         const struct streams *s = &c->s;
         size_t hc = (size_t)s->hc, dim = (size_t)s->dim;
+        size_t rows = c->rows > 0 ? (size_t)c->rows : LAB_ROWS;
         struct trial t;
 
-        trial_begin(&t, l, run_site, c, LAB_ROWS,
+        trial_begin(&t, l, run_site, c, (int)rows,
                     "%d streams of %d type %d round %d taken %d "
-                    "mixed %d",
-                    s->hc, s->dim, s->dtype, s->round, c->taken, c->mixed);
+                    "mixed %d, %zu rows",
+                    s->hc, s->dim, s->dtype, s->round, c->taken, c->mixed, rows);
         trial_mat(&t, (2 + s->hc) * s->hc, s->hc * s->dim, s->dtype, 1 / sqrtf((float)(hc * dim)));
-        trial_in(&t, LAB_ROWS * dim, 3);
-        trial_in(&t, LAB_ROWS * hc, 2);
-        trial_in(&t, LAB_ROWS * hc * hc, 1);
+        trial_in(&t, rows * dim, 3);
+        trial_in(&t, rows * hc, 2);
+        trial_in(&t, rows * hc * hc, 1);
         trial_inout(&t, hc * dim, 3, tol_of(s, 1e-6));
         trial_in(&t, (2 + hc) * hc, 1);
         trial_in(&t, 3, 1);
@@ -240,14 +249,14 @@ static void sites(struct lab *l)
             if (c->mixed)
                 trial_out(&t, row, 1e-5);
             else
-                trial_scratch(&t, LAB_ROWS * row * sizeof(float));
+                trial_scratch(&t, rows * row * sizeof(float));
         }
-        trial_in(&t, LAB_ROWS * hc, 1);
+        trial_in(&t, rows * hc, 1);
         trial_in(&t, dim, 1);
         if (c->kept)
             trial_out(&t, dim, tol_of(s, 1e-6));
         else
-            trial_scratch(&t, LAB_ROWS * dim * sizeof(float));
+            trial_scratch(&t, rows * dim * sizeof(float));
         trial_out(&t, dim, tol_of(s, 1e-5));
         lab_run(&t);
     }
