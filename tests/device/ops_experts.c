@@ -61,6 +61,7 @@ static void route(struct lab *l)
 struct gated {
     int experts, k, dim;
     enum dtype dtype;
+    int rows;
 };
 
 static void run_gated(const struct trial *t, const struct op_table *op, struct queue *q,
@@ -88,8 +89,11 @@ static void run_gated(const struct trial *t, const struct op_table *op, struct q
 static void route_gated(struct lab *l)
 {
     static const struct gated shapes[] = {
-        { 192, 6, 5120, DTYPE_BF16 }, { 384, 6, 5120, DTYPE_F32 }, { 384, 6, 640, DTYPE_F16 },
-        { 40, 3, 641, DTYPE_F32 },    { 8, 2, 256, DTYPE_BF16 },   { 7, 7, 33, DTYPE_BF16 }
+        { 192, 6, 5120, DTYPE_BF16, 37 }, { 384, 6, 5120, DTYPE_F32, 37 },
+        { 384, 6, 640, DTYPE_F16, 37 },   { 40, 3, 641, DTYPE_F32, 37 },
+        { 8, 2, 256, DTYPE_BF16, 37 },    { 7, 7, 33, DTYPE_BF16, 37 },
+        { 20, 3, 772, DTYPE_F32, 41 },    { 37, 6, 640, DTYPE_BF16, 71 },
+        { 384, 6, 5120, DTYPE_BF16, 261 }
     };
 
     lab_begin(l, "route, gate");
@@ -98,15 +102,15 @@ static void route_gated(struct lab *l)
         struct trial t;
         float *bias;
 
-        trial_begin(&t, l, run_gated, s, 37, "%d of %d experts from %d type %d", s->k, s->experts,
-                    s->dim, s->dtype);
+        trial_begin(&t, l, run_gated, s, s->rows, "%d of %d experts from %d type %d, %d rows", s->k,
+                    s->experts, s->dim, s->dtype, s->rows);
         trial_mat(&t, s->experts, s->dim, s->dtype, 1e-3f);
-        trial_in(&t, (size_t)(37 * s->dim), 1);
+        trial_in(&t, (size_t)(s->rows * s->dim), 1);
         trial_out(&t, (size_t)s->experts, 2e-6 * sqrt(s->dim));
         bias = trial_in(&t, (size_t)s->experts, 1);
         for (int e = 0; e < s->experts; e++)
             bias[e] = (float)(e * 7 % s->experts);
-        trial_buf(&t, BUF_OUT, BUF_BYTES, sizeof(int32_t) * (size_t)(37 * s->k),
+        trial_buf(&t, BUF_OUT, BUF_BYTES, sizeof(int32_t) * (size_t)(s->rows * s->k),
                   sizeof(int32_t) * (size_t)s->k, 0);
         trial_out(&t, (size_t)s->k, 1e-5);
         lab_run(&t);
@@ -223,7 +227,17 @@ static void fill_choices(struct lab *l, const struct expert_shape *s, int32_t *i
 }
 
 enum { F32, F16, BF16, FP8_32, FP8_128, FP8_F32, FP8_ONE, MXFP4, NVFP4, NVFP4_BY };
-enum { MCG_3 = 20, MUL1_1 = 26, MUL1_15, MUL1_2, MUL1_25, MUL1_3, MUL1_35, MUL1_4, MUL1_5 = QMATS_EXL3 };
+enum {
+    MCG_3 = 20,
+    MUL1_1 = 26,
+    MUL1_15,
+    MUL1_2,
+    MUL1_25,
+    MUL1_3,
+    MUL1_35,
+    MUL1_4,
+    MUL1_5 = QMATS_EXL3
+};
 enum { MUL1_6 = MUL1_5 + 1, MUL1_7, MUL1_8 };
 
 static void make_moe(struct lab *l, const struct expert_shape *s, struct trial *t)

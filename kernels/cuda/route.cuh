@@ -1,0 +1,83 @@
+// route - what the files of the router share: how sums are cut, and the choice.
+#ifndef TANDEM_KERNELS_CUDA_ROUTE_CUH
+#define TANDEM_KERNELS_CUDA_ROUTE_CUH
+
+#include "kernels/cuda/experts.cuh"
+#include "kernels/cuda/order.cuh"
+
+#define WARPS 8
+#define THREADS (WARPS * CUDA_WARP)
+#define STEPS 10                  // loads of a lane
+#define SHARE (WARPS * STEPS * 8) // inputs of a block
+#define SHARES_MAX 8
+#define OWN_FEW 12 // experts of a lane, and where there are more
+#define OWN_MANY (EXPERTS_MAX / CUDA_WARP)
+
+__device__ static float router_score(float v)
+{
+    return sqrtf(v > 20 ? v : log1pf(expf(v)));
+}
+
+// What a row is chosen by: an expert's place, 0 if it has none, and its score without bias.
+__device__ static inline uint2 bid_of(const struct route_args &a, int e, float logit)
+{
+    float s = router_score(logit * a.temp);
+
+    return make_uint2(order_word(s + a.bias[e]) + 1, f32_bits(s));
+}
+
+// A warp: the k largest, listed by ascending id, ties to the lower id. A lane has every 32nd expert's word;
+// score(i) is its i-th one's.
+template <int OWN, typename S>
+__device__ static void route_row(const struct route_args &a, size_t row, uint32_t (&word)[OWN],
+                                 S score, float *sorted)
+{
+    int lane = (int)threadIdx.x % CUDA_WARP, before = 0;
+    uint32_t taken = 0;
+    float sum = 0;
+
+    static_assert(OWN <= 32, "a bit of `taken` for each");
+#pragma unroll 1
+    for (int c = 0; c < a.k; c++) {
+        uint32_t best = word[0], most;
+        int id = EXPERTS_MAX;
+
+#pragma unroll
+        for (int i = 1; i < OWN; i++)
+            best = word[i] > best ? word[i] : best;
+        most = __reduce_max_sync(FULL_MASK, best);
+#pragma unroll
+        for (int i = OWN - 1; i >= 0; i--)
+            id = word[i] == most ? lane + i * CUDA_WARP : id;
+        id = __reduce_min_sync(FULL_MASK, id);
+        if (id % CUDA_WARP == lane)
+            taken |= 1u << id / CUDA_WARP;
+#pragma unroll
+        for (int i = 0; i < OWN; i++)
+            word[i] = id == lane + i * CUDA_WARP ? 0 : word[i];
+    }
+#pragma unroll
+    for (int i = 0; i < OWN; i++) {
+        uint32_t set = __ballot_sync(FULL_MASK, taken >> i & 1);
+
+        if (taken >> i & 1) {
+            int at = before + __popc(set & ((1u << lane) - 1));
+
+            a.id[row * (size_t)a.k + (size_t)at] = lane + i * CUDA_WARP;
+            sorted[at] = score(i);
+        }
+        before += __popc(set);
+    }
+    __syncwarp();
+    for (int i = 0; i < a.k; i++)
+        sum += sorted[i];
+    for (int i = lane; i < a.k; i += CUDA_WARP)
+        a.weight[row * (size_t)a.k + (size_t)i] =
+            (a.norm ? sorted[i] / (sum + 1e-20f) : sorted[i]) * a.scale;
+    __syncwarp();
+}
+
+// route_by_shares - routes.cu: logits and choices of rows that a gang can have, with its bits; false: rows are few.
+bool route_by_shares(struct queue *q, const struct route_args *a);
+
+#endif
