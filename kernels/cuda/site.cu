@@ -271,6 +271,14 @@ static void site_steps(struct queue *q, const struct hc_site_args *a)
     cuda_rmsnorm(q, &norm);
 }
 
+static void site_by_gang(struct queue *q, const struct hc_site_args *a)
+{
+    if (shares_whole(a->dim) && a->rows <= ((const struct cuda_device *)q->dev)->wide)
+        gang_launch<true, WIDE>(q, a);
+    else
+        gang_launch<true, NARROW>(q, a);
+}
+
 extern "C" void cuda_hc_site(struct queue *q, const struct hc_site_args *a)
 {
     if (queue_skips(q, a->rows))
@@ -282,11 +290,7 @@ extern "C" void cuda_hc_site(struct queue *q, const struct hc_site_args *a)
     }
     if (!gang_can(q, a->fn, a->hc, a->dim))
         site_steps(q, a);
-    else if (site_by_shares(q, a))
-        ; // many rows
-    else if (shares_whole(a->dim) && a->rows <= ((const struct cuda_device *)q->dev)->wide)
-        gang_launch<true, WIDE>(q, a);
-    else
-        gang_launch<true, NARROW>(q, a);
+    else if (!site_by_shares(q, a))
+        site_by_gang(q, a);
     queue_note(q, "hc_site");
 }
