@@ -370,6 +370,7 @@ expect 0 'costs: measured by an earlier start' "${priced[@]}"
 same 'nothing is measured then' 0 "$(grep -c 'costs: windows' "$WORK/err")"
 expect 0 'costs: kept in' "${priced[@]}" --set context=600
 expect 0 'costs: kept in' "${priced[@]}" --set overlap=off
+expect 0 'costs: kept in' "${priced[@]}" --set early_ingest=on
 expect 0 "costs: from $kept" "${priced[@]}" --set "costs=$kept"
 expect 66 "$WORK/none.json" "${priced[@]}" --set "costs=$WORK/none.json"
 expect 66 "$WORK/none.json" "${priced[@]}" --set depth=2 --set "costs=$WORK/none.json"
