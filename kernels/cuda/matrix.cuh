@@ -8,24 +8,18 @@
 
 #include "kernels/cuda/device.cuh"
 
-// Two e2m1 codes, in bits 0 .. 3 and 16 .. 19, as bf16: their bits are those of a number that is 2^126
-// too small, a subnormal code of a subnormal number.
-__device__ static inline uint32_t e2m1_far(uint32_t u)
-{
-    return bf16_times((u & 0x00070007u) << 6 | (u & 0x00080008u) << 12, 0x7e807e80u);
-}
-
-// Two e4m3 codes, in bits 0 .. 7 and 16 .. 23, as bf16: in the same way 2^120. The code of a NaN becomes
-// 480; a block that has one is marked by its scale.
+// Two e4m3 codes, in bits 0 .. 7 and 16 .. 23, as bf16: their bits are those of a number that is 2^120
+// too small. The code of a NaN becomes 480; a block that has one is marked by its scale.
 __device__ static inline uint32_t e4m3_far(uint32_t u)
 {
     return bf16_times((u & 0x007f007fu) << 4 | (u & 0x00800080u) << 8, 0x7b807b80u);
 }
 
-// Eight codes times `by`, the j-th of them with the (j + 4)-th.
+// Eight codes times `by`, the j-th of them with the (j + 4)-th. As bf16, e2m1 is 2^126 too small: a
+// subnormal code of a subnormal number.
 __device__ static inline void e2m1_eight(uint32_t u, uint32_t by, uint32_t (&v)[4])
 {
-    const uint32_t at = 0x01c001c0u, sign = 0x80008000u, far = 0x7e807e80u; // as in e2m1_far
+    const uint32_t at = 0x01c001c0u, sign = 0x80008000u, far = 0x7e807e80u;
 
     v[0] = bf16_times(bf16_times((u << 6 & at) | (u << 12 & sign), far), by);
     v[1] = bf16_times(bf16_times((u << 2 & at) | (u << 8 & sign), far), by);

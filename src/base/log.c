@@ -1,16 +1,12 @@
 /* log.c owns the process's log level, rank and sink. */
 #include "src/base/log.h"
 
-#include <errno.h>
 #include <stdbool.h>
 #include <stdio.h>
-#include <string.h>
 #include <unistd.h>
 
 #define LINE_MAX_BYTES 1024
 #define ABOUT_MOST 512
-
-static const char *const level_names[LOG_LEVELS] = { "err", "warn", "info", "debug", "trace" };
 
 static int process_rank = -1;
 static _Thread_local int thread_rank = -1;
@@ -35,14 +31,6 @@ void log_rank(int rank)
 void log_about(const char *subject)
 {
     about = subject;
-}
-
-int log_level_parse(const char *name)
-{
-    for (int i = 0; i < LOG_LEVELS; i++)
-        if (strcmp(name, level_names[i]) == 0)
-            return i;
-    return -EINVAL;
 }
 
 void log_sink(void (*fn)(void *arg, enum log_level level, const char *line), void *arg)

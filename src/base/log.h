@@ -13,7 +13,7 @@
 #include <stdarg.h>
 #include <stdbool.h>
 
-enum log_level { LOG_ERR, LOG_WARN, LOG_INFO, LOG_DEBUG, LOG_TRACE, LOG_LEVELS };
+enum log_level { LOG_ERR, LOG_WARN, LOG_INFO, LOG_DEBUG, LOG_TRACE };
 
 /* log_open - set the rank that lines begin with (-1: none) and the most verbose level that is written. */
 void log_open(int rank, enum log_level most);
@@ -26,9 +26,6 @@ void log_rank(int rank);
  * Borrowed. */
 void log_about(const char *subject);
 
-/* log_level_parse - the level named "err", "warn", "info", "debug" or "trace"; -EINVAL for another name. */
-int log_level_parse(const char *name);
-
 /* log_sink - send lines to fn instead of stderr; NULL restores stderr. For tests. */
 void log_sink(void (*fn)(void *arg, enum log_level level, const char *line), void *arg);
 
@@ -37,7 +34,6 @@ __attribute__((format(printf, 2, 3))) void log_line(enum log_level level, const 
 #define log_warn(...) log_line(LOG_WARN, __VA_ARGS__)
 #define log_info(...) log_line(LOG_INFO, __VA_ARGS__)
 #define log_debug(...) log_line(LOG_DEBUG, __VA_ARGS__)
-#define log_trace(...) log_line(LOG_TRACE, __VA_ARGS__)
 
 /* fail - log the cause at level err and return r, a negative errno:
  *     return fail(-EINVAL, "config: unknown key %s", key);

@@ -197,11 +197,6 @@ void pool_run(struct pool *p, int tasks, pool_fn *fn, void *arg)
     }
 }
 
-int pool_threads(const struct pool *p)
-{
-    return p ? p->threads : 1;
-}
-
 void pool_close(struct pool *p)
 {
     if (!p)

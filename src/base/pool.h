@@ -20,7 +20,7 @@ typedef void pool_fn(void *arg, int task, int worker);
 int pool_open(int threads, struct pool **out);
 
 /* pool_run - fn(arg, task, worker) once for every task in 0 .. tasks - 1, in any order, and wait
- * for all.
+ * for all; all on the caller where p is NULL.
  *
  * in, out  worker is 0 .. threads - 1: use it to pick scratch. What the caller wrote before is seen
  *          by every task, what the tasks wrote is seen by the caller afterwards
@@ -28,9 +28,6 @@ int pool_open(int threads, struct pool **out);
  *          from inside a task
  */
 void pool_run(struct pool *p, int tasks, pool_fn *fn, void *arg);
-
-/* pool_threads - as opened; 1 for NULL, and pool_run(NULL, ...) runs everything on the caller. */
-int pool_threads(const struct pool *p);
 
 void pool_close(struct pool *p);
 

@@ -57,7 +57,7 @@ static void queue_nothing(void *arg)
     ++*(int *)arg;
 }
 
-static int lines[LOG_LEVELS];
+static int lines[LOG_TRACE + 1];
 
 static void count_line(void *arg, enum log_level level, const char *line)
 {
