@@ -19,6 +19,7 @@
 #define WARPS 16
 #define THREADS (WARPS * CUDA_WARP)
 #define SIDE 16 // entries: rows of an instruction
+#define LOT 32  // entries whose heads a warp adds at a time
 #define HEADS_MAX 32
 #define GANG 8
 #define FEW 4096                        // entries of a list
@@ -26,8 +27,7 @@
 #define RUN (DIGITS / THREADS)          // digits of a thread
 #define LEVELS 3                        // counted in shared memory
 #define STRETCH (CUDA_WARP * CUDA_WARP) // words that a warp looks through at a time
-#define AHEAD_MANY 5 // sides on their way to a warp, and where shared memory is small
-#define AHEAD_FEW 1
+#define LINES_HELD 8       // so many times 32 words of a warp go into a list from registers
 #define SHARED_STATIC 1024 // more than pick_gang has beside its dynamic memory, and score_keys
 #define SCORE_STATIC (18 << 10)
 
@@ -112,74 +112,56 @@ __device__ static inline void weights_stage(const struct select_args &a, int r, 
         wt[t] = t < a.heads ? a.wt[(size_t)r * (size_t)a.heads + (size_t)t] : 0;
 }
 
-// Keys as they are stored, copied into shared memory ahead.
-#define KEY_BYTES (DIM / 2 + DIM / 32)
-#define SIDE_BYTES (SIDE * KEY_BYTES)
+// What a lane has of two of SIDE entries: codes and scale of its block, of rows lane / 4 and that + 8.
+struct side {
+    uint32_t code[2][DIM / 32], scale[2];
+};
 
-// A side of a warp from entry `first` on, on its way; it is one group of copies. `whole`: eight neighbours of a
-// field lie behind each other, in aligned words of 16 bytes.
-__device__ static inline void keys_fetch(const struct select_args &a, const struct field &f,
-                                         const unsigned char *keys, int first, bool whole,
-                                         unsigned char *to)
+__device__ static inline void side_load(const struct select_args &a, const struct field &f,
+                                        const unsigned char *keys, int first, struct side *s)
 {
-    int lane = (int)threadIdx.x % CUDA_WARP, n = min(SIDE, f.size - first);
+    int lane = (int)threadIdx.x % CUDA_WARP, r = lane / 4, t = lane % 4;
 
-    if (whole && n % 8 == 0) {
-#pragma unroll 1
-        for (int i = lane; i < n * KEY_BYTES / 16; i += CUDA_WARP) {
-            int eight = i / (8 * KEY_BYTES / 16), at = i % (8 * KEY_BYTES / 16);
+#pragma unroll
+    for (int m = 0; m < 2; m++) {
+        int i = first + m * 8 + r;
+        const uint32_t *row;
 
-            copy_ahead<16>(to + 16 * i,
-                           keys + (size_t)(uint32_t)entry_of(f, first + 8 * eight) * KEY_BYTES +
-                               16 * at);
-        }
-    } else {
-#pragma unroll 1
-        for (int i = lane; i < n * KEY_BYTES / 4; i += CUDA_WARP)
-            copy_ahead<4>(to + 4 * i,
-                          keys +
-                              (size_t)(uint32_t)entry_of(f, first + i / (KEY_BYTES / 4)) *
-                                  a.keys.row_bytes +
-                              i % (KEY_BYTES / 4) * 4);
+#pragma unroll
+        for (int b = 0; b < DIM / 32; b++)
+            s->code[m][b] = 0;
+        s->scale[m] = 0x7f7f7f7fu;
+        if (i >= f.size)
+            continue;
+        row = (const uint32_t *)(keys + (size_t)(uint32_t)entry_of(f, i) * a.keys.row_bytes);
+#pragma unroll
+        for (int b = 0; b < DIM / 32; b++)
+            s->code[m][b] = row[t * 4 + b];
+        s->scale[m] = row[DIM / 8];
     }
-    copy_commit();
-}
-
-template <int GROUPS> __device__ static inline void keys_wait()
-{
-    copy_wait<GROUPS>();
-    __syncwarp();
-}
-
-__device__ static inline bool keys_whole(const struct select_args &a, const struct field &f,
-                                         const unsigned char *keys)
-{
-    return ((uintptr_t)keys & 15) == 0 && a.keys.row_bytes == KEY_BYTES &&
-           (!f.cand || f.block % 8 == 0);
 }
 
 // What each head adds to the scores of a side's entries, to hit [SIDE][HIT_LINE].
 #define HIT_LINE (HEADS_MAX + 4)
 
 template <int TILES, typename Q>
-__device__ static inline void side_scores(const unsigned char *keys, const float *wt, Q query,
+__device__ static inline void side_scores(const struct side &s, const float *wt, Q query,
                                           float *hit)
 {
     int lane = (int)threadIdx.x % CUDA_WARP, r = lane / 4, t = lane % 4;
-    const uint32_t *row = (const uint32_t *)(keys + r * KEY_BYTES);
     float dot[TILES][4] = {};
     uint32_t by[2];
 
 #pragma unroll
     for (int m = 0; m < 2; m++)
-        by[m] = scale_pair(row[m * 8 * KEY_BYTES / 4 + DIM / 8] >> (8 * t) & 0xff);
+        by[m] = scale_pair(s.scale[m] >> (8 * t) & 0xff);
 #pragma unroll
     for (int b = 0; b < DIM / 32; b++) {
         uint32_t v[2][4];
 
 #pragma unroll
         for (int m = 0; m < 2; m++)
-            e2m1_eight(row[m * 8 * KEY_BYTES / 4 + t * 4 + b], by[m], v[m]);
+            e2m1_eight(s.code[m][b], by[m], v[m]);
 #pragma unroll
         for (int h = 0; h < TILES; h++) {
             const uint32_t left[2][4] = { { v[0][0], v[1][0], v[0][1], v[1][1] },
@@ -196,10 +178,9 @@ __device__ static inline void side_scores(const unsigned char *keys, const float
 
 #pragma unroll
         for (int m = 0; m < 2; m++) {
-            float x = dot[h][2 * m], y = dot[h][2 * m + 1];
-
             *(float2 *)(hit + (m * 8 + r) * HIT_LINE + h * 8 + t * 2) =
-                make_float2(by_head.x * (x < 0 ? 0 : x), by_head.y * (y < 0 ? 0 : y));
+                make_float2(by_head.x * not_negative(dot[h][2 * m]),
+                            by_head.y * not_negative(dot[h][2 * m + 1]));
         }
     }
 }
@@ -227,9 +208,9 @@ __device__ static inline const unsigned char *slot_keys(const struct select_args
     return a.keys.base + (size_t)a.info[r].slot * a.keys.slot_stride;
 }
 
-// Blocks in x share out a row's entries, blocks in y are rows; AHEAD sides of a warp are on their way while one is
-// scored. Bound by the decoding of keys.
-template <int TILES, int AHEAD>
+// Blocks in x share out a row's entries, blocks in y are rows; a warp scores a LOT while the next side of it is on
+// its way. Bound by the decoding of keys.
+template <int TILES>
 __global__ static void __launch_bounds__(THREADS, 1) score_keys(const __grid_constant__ indexing x)
 {
     __shared__ struct field f;
@@ -239,15 +220,13 @@ __global__ static void __launch_bounds__(THREADS, 1) score_keys(const __grid_con
     extern __shared__ __align__(16) unsigned char dynamic[];
     const struct select_args &a = x.a;
     int lane = (int)threadIdx.x % CUDA_WARP, warp = (int)threadIdx.x / CUDA_WARP;
-    int r = x.row0 + (int)blockIdx.y, stride = (int)gridDim.x * WARPS * SIDE;
-    int at = (warp * (int)gridDim.x + (int)blockIdx.x) * SIDE;
-    float *hits = (float *)dynamic + warp * SIDE * HIT_LINE;
-    unsigned char *sides =
-        dynamic + sizeof(float) * WARPS * SIDE * HIT_LINE + warp * (AHEAD + 1) * SIDE_BYTES;
+    int r = x.row0 + (int)blockIdx.y, stride = (int)gridDim.x * WARPS * LOT;
+    int at = (warp * (int)gridDim.x + (int)blockIdx.x) * LOT;
+    float *hits = (float *)dynamic + warp * LOT * HIT_LINE;
     uint32_t *word = (uint32_t *)a.scratch + (size_t)blockIdx.y * (size_t)a.keys.cap;
     const unsigned char *keys;
     uint4 q[TILES][DIM / 32];
-    bool whole;
+    struct side now, next;
 
     for (int i = (int)threadIdx.x; i < DIGITS; i += THREADS)
         count[i] = 0;
@@ -256,10 +235,7 @@ __global__ static void __launch_bounds__(THREADS, 1) score_keys(const __grid_con
     field_load(a, r, &f);
     if (f.size <= x.few || !is_scored(a, f))
         return;
-    whole = keys_whole(a, f, keys);
-#pragma unroll 1
-    for (int i = 0; i < AHEAD; i++)
-        keys_fetch(a, f, keys, at + i * stride, whole, sides + i * SIDE_BYTES);
+    side_load(a, f, keys, at, &now);
     weights_stage(a, r, wt);
     queries_stage<TILES>(a.q + (size_t)r * (size_t)a.heads * DIM, a.heads, staged);
     __syncthreads();
@@ -269,20 +245,22 @@ __global__ static void __launch_bounds__(THREADS, 1) score_keys(const __grid_con
         for (int b = 0; b < DIM / 32; b++)
             q[h][b] = query_load(staged, h, b);
 #pragma unroll 1
-    for (int i = 0; at < f.size; i = i < AHEAD ? i + 1 : 0, at += stride) {
-        keys_fetch(a, f, keys, at + AHEAD * stride, whole,
-                   sides + (i ? i - 1 : AHEAD) * SIDE_BYTES); // what was scored last
-        keys_wait<AHEAD>();
+    for (int half = 0; at < f.size; half ^= 1) {
+        side_load(a, f, keys, half ? at + stride : at + SIDE, &next);
         side_scores<TILES>(
-            sides + i * SIDE_BYTES, wt, [&](int h, int b) { return q[h][b]; }, hits);
+            now, wt, [&](int h, int b) { return q[h][b]; }, hits + half * SIDE * HIT_LINE);
+        now = next;
+        if (!half)
+            continue;
         __syncwarp();
-        if (lane < SIDE && at + lane < f.size) {
+        if (at + lane < f.size) {
             uint32_t w = hits_word<TILES>(a, hits + lane * HIT_LINE);
 
             word[at + lane] = w;
             atomicAdd(&count[first_digit(w)], 1);
         }
         __syncwarp();
+        at += stride;
     }
     __syncthreads();
     for (int i = (int)threadIdx.x; i < DIGITS; i += THREADS)
@@ -412,23 +390,18 @@ __device__ static void words_score(const struct select_args &a, int r, int base,
     uint32_t *staged = m.word + LIST_WORDS;
     int lane = (int)threadIdx.x % CUDA_WARP, warp = (int)threadIdx.x / CUDA_WARP;
     float *hits = (float *)(staged + TILES * 8 * QUERY_LINE) + warp * SIDE * HIT_LINE;
-    unsigned char *side = (unsigned char *)(staged + TILES * 8 * QUERY_LINE) +
-                          sizeof(float) * WARPS * SIDE * HIT_LINE + warp * 2 * SIDE_BYTES;
     const unsigned char *keys = slot_keys(a, r);
-    bool whole = keys_whole(a, m.f, keys) && base % 8 == 0;
-    int at = warp * SIDE;
+    struct side now;
 
-    keys_fetch(a, m.f, keys, base + at, whole, side);
+    side_load(a, m.f, keys, base + warp * SIDE, &now);
     weights_stage(a, r, m.wt);
     queries_stage<TILES>(a.q + (size_t)r * (size_t)a.heads * DIM, a.heads, staged);
     __syncthreads();
 #pragma unroll 1
-    for (int i = 0; at < n; at += WARPS * SIDE, i ^= 1) {
-        keys_fetch(a, m.f, keys, base + at + WARPS * SIDE, whole, side + (i ^ 1) * SIDE_BYTES);
-        keys_wait<1>();
+    for (int at = warp * SIDE; at < n; at += WARPS * SIDE) {
         side_scores<TILES>(
-            side + i * SIDE_BYTES, m.wt, [=](int h, int b) { return query_load(staged, h, b); },
-            hits);
+            now, m.wt, [=](int h, int b) { return query_load(staged, h, b); }, hits);
+        side_load(a, m.f, keys, base + at + WARPS * SIDE, &now);
         __syncwarp();
         if (lane < SIDE && at + lane < n)
             word[word_at(base + at + lane)] = hits_word<TILES>(a, hits + lane * HIT_LINE);
@@ -452,12 +425,12 @@ __device__ static inline void words_load(const uint32_t *far, int at, int end,
     }
 }
 
-// take(word, place, set) for each 32 of them, of which `set` are as large as `least`; all lanes.
-template <typename T>
-__device__ static inline void words_take(const uint32_t (&w)[CUDA_WARP], int at, int end,
-                                         uint32_t least, T take)
+// Which of words 32 lane .. 32 lane + 31 of the stretch are as large as `least`.
+__device__ static inline uint32_t words_mask(const uint32_t (&w)[CUDA_WARP], int at, int end,
+                                             uint32_t least)
 {
     int lane = (int)threadIdx.x % CUDA_WARP;
+    uint32_t mine = 0;
 
 #pragma unroll
     for (int c = 0; c < CUDA_WARP; c++) {
@@ -467,8 +440,51 @@ __device__ static inline void words_take(const uint32_t (&w)[CUDA_WARP], int at,
         if (c % 8 == 0 && i >= end)
             break;
         set = __ballot_sync(FULL_MASK, i + lane < end && w[c] >= least);
-        if (set)
-            take(w[c], i + lane, set);
+        mine = lane == c ? set : mine;
+    }
+    return mine;
+}
+
+// The warp's words of at least `least` into the list from `place` on; `mask` says which of the first stretch are. A
+// lane looks up those of 32 neighbours.
+__device__ static inline void list_fill(const uint32_t *far, int at, int end, uint32_t least,
+                                        uint32_t mask, int place, uint2 *list,
+                                        uint32_t (&w)[CUDA_WARP])
+{
+    int lane = (int)threadIdx.x % CUDA_WARP;
+
+#pragma unroll 1
+    for (;;) {
+        int upto = __popc(mask), p;
+
+        for (int step = 1; step < CUDA_WARP; step *= 2) {
+            int o = __shfl_up_sync(FULL_MASK, upto, step);
+
+            upto += lane >= step ? o : 0;
+        }
+        p = place + upto - __popc(mask);
+        while (mask) { // several at once on their way
+            int i[4];
+            uint32_t word[4];
+
+#pragma unroll
+            for (int k = 0; k < 4; k++) {
+                i[k] = mask ? at + lane * CUDA_WARP + __ffs((int)mask) - 1 : -1;
+                word[k] = i[k] < 0 ? 0 : __ldcg(far + i[k]);
+                mask &= mask - 1;
+            }
+#pragma unroll
+            for (int k = 0; k < 4; k++)
+                if (i[k] >= 0)
+                    list[word_at(p + k)] = make_uint2(word[k], (uint32_t)i[k]);
+            p += 4;
+        }
+        place += __shfl_sync(FULL_MASK, upto, CUDA_WARP - 1);
+        at += STRETCH;
+        if (at >= end)
+            break;
+        words_load(far, at, end, w);
+        mask = words_mask(w, at, end, least);
     }
 }
 
@@ -480,21 +496,17 @@ __device__ static int list_make(const uint32_t *far, int base, int n, uint32_t l
     cooperative_groups::cluster_group gang = cooperative_groups::this_cluster();
     int lane = (int)threadIdx.x % CUDA_WARP, warp = (int)threadIdx.x / CUDA_WARP, all;
     int run = (n + WARPS * CUDA_WARP - 1) / (WARPS * CUDA_WARP) * CUDA_WARP, at = base + warp * run;
-    int end = min(at + run, base + n), mine = 0, place = 0;
+    int end = min(at + run, base + n), mine, place;
+    uint32_t mask = words_mask(w, at, end, least);
     uint2 *list = gang.map_shared_rank(m.list, 0);
-    auto count = [&](uint32_t, int, uint32_t set) { mine += __popc(set); };
-    auto put = [&](uint32_t word, int i, uint32_t set) {
-        if (set >> lane & 1)
-            list[word_at(place + __popc(set & ((1u << lane) - 1)))] = make_uint2(word, (uint32_t)i);
-        place += __popc(set);
-    };
 
-    words_take(w, at, end, least, count);
+    mine = __popc(mask);
 #pragma unroll 1
     for (int s = at + STRETCH; s < end; s += STRETCH) {
         words_load(far, s, end, w);
-        words_take(w, s, end, least, count);
+        mine += __popc(words_mask(w, s, end, least));
     }
+    mine = __reduce_add_sync(FULL_MASK, mine);
     if (lane == 0)
         m.warp[warp] = mine;
     __syncthreads();
@@ -505,13 +517,18 @@ __device__ static int list_make(const uint32_t *far, int base, int n, uint32_t l
     gang_meet();
     place += lane < (int)gang.block_rank() ? m.found[lane][0] : 0;
     place = __reduce_add_sync(FULL_MASK, place);
-    if (at + STRETCH < end)
-        words_load(far, at, end, w);
-    words_take(w, at, end, least, put);
-#pragma unroll 1
-    for (int s = at + STRETCH; s < end; s += STRETCH) {
-        words_load(far, s, end, w);
-        words_take(w, s, end, least, put);
+    if (run <= LINES_HELD * CUDA_WARP) {
+#pragma unroll
+        for (int c = 0; c < LINES_HELD; c++) {
+            uint32_t set = __shfl_sync(FULL_MASK, mask, c);
+
+            if (set >> lane & 1)
+                list[word_at(place + __popc(set & ((1u << lane) - 1)))] =
+                    make_uint2(w[c], (uint32_t)(at + c * CUDA_WARP + lane));
+            place += __popc(set);
+        }
+    } else {
+        list_fill(far, at, end, least, mask, place, list, w);
     }
     gang_meet();
     all = 0;
@@ -677,7 +694,7 @@ __global__ static void __launch_bounds__(THREADS, 1) pick_gang(const __grid_cons
             first[i] = 0;
         return;
     }
-    share = (m.f.size + GANG * 8 - 1) / (GANG * 8) * 8;
+    share = (m.f.size + GANG - 1) / GANG;
     base = rank * share;
     n = max(0, min(m.f.size - base, share));
     if (m.f.size <= x.few) {
@@ -711,43 +728,32 @@ __global__ static void __launch_bounds__(THREADS, 1) pick_gang(const __grid_cons
         first[i] = 0;
 }
 
-// Bytes of shared memory that a block of score_keys and one of pick_gang need.
-static size_t score_bytes(int ahead)
+// Bytes of shared memory for a warp's hits of so many entries, and what a block of pick_gang needs.
+static size_t hit_bytes(int entries)
 {
-    return WARPS * (sizeof(float) * SIDE * HIT_LINE + (size_t)(ahead + 1) * SIDE_BYTES);
+    return sizeof(float) * WARPS * (size_t)entries * HIT_LINE;
 }
 
 static size_t pick_bytes(int tiles)
 {
     size_t alone = offsetof(struct pick_room, word) +
                    sizeof(uint32_t) * (LIST_WORDS + (size_t)tiles * 8 * QUERY_LINE) +
-                   score_bytes(1);
+                   hit_bytes(SIDE);
 
     return alone > sizeof(struct pick_room) ? alone : sizeof(struct pick_room);
 }
 
-template <int TILES, int AHEAD>
-static void index_launch(struct queue *q, const struct indexing *x, int rows)
+template <int TILES> static void index_launch(struct queue *q, const struct indexing *x, int rows)
 {
     const struct cuda_device *d = (const struct cuda_device *)q->dev;
-    unsigned sides = blocks_for((size_t)x->a.keys.cap, SIDE), most = (unsigned)(d->sms / rows);
+    unsigned lots = blocks_for((size_t)x->a.keys.cap, LOT), most = (unsigned)(d->sms / rows);
 
     most = most < 1 ? 1 : most;
     if (x->a.keys.cap > x->few)
-        launch(q, score_keys<TILES, AHEAD>, dim3(sides < most ? sides : most, (unsigned)rows),
-               THREADS, score_bytes(AHEAD), *x);
+        launch(q, score_keys<TILES>, dim3(lots < most ? lots : most, (unsigned)rows), THREADS,
+               hit_bytes(LOT), *x);
     launch_cluster(q, pick_gang<TILES>, GANG, dim3(GANG, (unsigned)rows), THREADS,
                    pick_bytes(TILES), *x);
-}
-
-template <int AHEAD> static void index_by(struct queue *q, const struct indexing *x, int rows)
-{
-    if (x->a.heads <= 8)
-        index_launch<1, AHEAD>(q, x, rows);
-    else if (x->a.heads <= 16)
-        index_launch<2, AHEAD>(q, x, rows);
-    else
-        index_launch<4, AHEAD>(q, x, rows);
 }
 
 bool select_by_units(struct queue *q, const struct select_args *a, int row0, int rows)
@@ -760,22 +766,21 @@ bool select_by_units(struct queue *q, const struct select_args *a, int row0, int
     if (!d->gangs || a->in != CODEC_QI || a->keys.codec != CODEC_QI || a->dim != DIM ||
         a->heads > HEADS_MAX || ((uintptr_t)a->q & 15) != 0 ||
         (((uintptr_t)a->keys.base | a->keys.slot_stride | a->keys.row_bytes) & 3) != 0 ||
-        pick_bytes(HEADS_MAX / 8) + SHARED_STATIC > most ||
-        score_bytes(AHEAD_FEW) + SCORE_STATIC > most)
+        pick_bytes(HEADS_MAX / 8) + SHARED_STATIC > most || hit_bytes(LOT) + SCORE_STATIC > most)
         return false;
-    if (score_bytes(AHEAD_MANY) + SCORE_STATIC <= most)
-        index_by<AHEAD_MANY>(q, &x, rows);
+    if (a->heads <= 8)
+        index_launch<1>(q, &x, rows);
+    else if (a->heads <= 16)
+        index_launch<2>(q, &x, rows);
     else
-        index_by<AHEAD_FEW>(q, &x, rows);
+        index_launch<4>(q, &x, rows);
     return true;
 }
 
 template <int TILES> static cudaError_t index_room(int shared_max)
 {
-    cudaError_t e = shared_room(score_keys<TILES, AHEAD_FEW>, shared_max);
+    cudaError_t e = shared_room(score_keys<TILES>, shared_max);
 
-    if (e == cudaSuccess)
-        e = shared_room(score_keys<TILES, AHEAD_MANY>, shared_max);
     return e != cudaSuccess ? e : shared_room(pick_gang<TILES>, shared_max);
 }
 

@@ -368,6 +368,15 @@ __device__ static inline uint32_t f16_plus(uint32_t x, uint32_t y)
     return v;
 }
 
+// The larger of x and 0; keeps a NaN.
+__device__ static inline float not_negative(float x)
+{
+    float y;
+
+    asm("max.NaN.f32 %0, %1, 0f00000000;" : "=f"(y) : "f"(x));
+    return y;
+}
+
 // 1 / x within an unit of the last place, subnormal numbers as zeros.
 __device__ static inline float inverse(float x)
 {

@@ -261,6 +261,11 @@ static inline uint32_t f16_plus(uint32_t x, uint32_t y)
                << 16;
 }
 
+static inline float not_negative(float x)
+{
+    return x > 0 || x != x ? x : 0;
+}
+
 static inline float inverse(float x)
 {
     float y = fabsf(x) < 0x1p-126f ? copysignf(INFINITY, x) : 1.0f / x;
