@@ -12,15 +12,9 @@
 // of the reference as long as they are exact; heads are added in index order, multiply then add.
 #include <cooperative_groups.h>
 
-#include "kernels/cuda/index.cuh"
-#include "kernels/cuda/matrix.cuh"
+#include "kernels/cuda/index_side.cuh"
 
-#define DIM 128
-#define WARPS 16
-#define THREADS (WARPS * CUDA_WARP)
-#define SIDE 16 // entries: rows of an instruction
-#define LOT 32  // entries whose heads a warp adds at a time
-#define HEADS_MAX 32
+#define LOT 32 // entries whose heads a warp adds at a time
 #define GANG 8
 #define FEW 4096                        // entries of a list
 #define OWN (FEW / THREADS)             // of these a thread's
@@ -71,142 +65,6 @@ struct indexing {
     int few;                   // rows of up to so many entries are scored where they are picked
     struct index_count *count; // [rows]
 };
-
-// Queries as bf16 pairs in the order of the operands: of each eight values the j-th with the
-// (j + 4)-th. All threads of the block.
-#define QUERY_LINE (DIM / 2 + 4) // words of a head
-
-template <int TILES>
-__device__ static inline void queries_stage(const float *q, int heads, uint32_t *to)
-{
-#pragma unroll
-    for (int i = 0; i < (TILES * 8 * (DIM / 8) + THREADS - 1) / THREADS; i++) {
-        int at = i * THREADS + (int)threadIdx.x, h = at / (DIM / 8);
-        float4 x = make_float4(0, 0, 0, 0), y = x;
-
-        if (h < heads) {
-            x = ((const float4 *)q)[2 * at];
-            y = ((const float4 *)q)[2 * at + 1];
-        }
-        if (h < TILES * 8)
-            *(uint4 *)(to + h * QUERY_LINE + at % (DIM / 8) * 4) = make_uint4(
-                bf16_pair(x.x, y.x), bf16_pair(x.y, y.y), bf16_pair(x.z, y.z), bf16_pair(x.w, y.w));
-    }
-}
-
-// The lane's right operands of eight heads and the b-th eight values of its block: a lane has the values of
-// one block of 32, which share a scale.
-__device__ static inline uint4 query_load(const uint32_t *staged, int h, int b)
-{
-    int lane = (int)threadIdx.x % CUDA_WARP;
-
-    return *(const uint4 *)(staged + (h * 8 + lane / 4) * QUERY_LINE + lane % 4 * 16 + b * 4);
-}
-
-// Weights of the heads, zeros behind the last one.
-__device__ static inline void weights_stage(const struct select_args &a, int r, float *wt)
-{
-    int t = (int)threadIdx.x;
-
-    if (t < HEADS_MAX)
-        wt[t] = t < a.heads ? a.wt[(size_t)r * (size_t)a.heads + (size_t)t] : 0;
-}
-
-// What a lane has of two of SIDE entries: codes and scale of its block, of rows lane / 4 and that + 8.
-struct side {
-    uint32_t code[2][DIM / 32], scale[2];
-};
-
-__device__ static inline void side_load(const struct select_args &a, const struct field &f,
-                                        const unsigned char *keys, int first, struct side *s)
-{
-    int lane = (int)threadIdx.x % CUDA_WARP, r = lane / 4, t = lane % 4;
-
-#pragma unroll
-    for (int m = 0; m < 2; m++) {
-        int i = first + m * 8 + r;
-        const uint32_t *row;
-
-#pragma unroll
-        for (int b = 0; b < DIM / 32; b++)
-            s->code[m][b] = 0;
-        s->scale[m] = 0x7f7f7f7fu;
-        if (i >= f.size)
-            continue;
-        row = (const uint32_t *)(keys + (size_t)(uint32_t)entry_of(f, i) * a.keys.row_bytes);
-#pragma unroll
-        for (int b = 0; b < DIM / 32; b++)
-            s->code[m][b] = row[t * 4 + b];
-        s->scale[m] = row[DIM / 8];
-    }
-}
-
-// What each head adds to the scores of a side's entries, to hit [SIDE][HIT_LINE].
-#define HIT_LINE (HEADS_MAX + 4)
-
-template <int TILES, typename Q>
-__device__ static inline void side_scores(const struct side &s, const float *wt, Q query,
-                                          float *hit)
-{
-    int lane = (int)threadIdx.x % CUDA_WARP, r = lane / 4, t = lane % 4;
-    float dot[TILES][4] = {};
-    uint32_t by[2];
-
-#pragma unroll
-    for (int m = 0; m < 2; m++)
-        by[m] = scale_pair(s.scale[m] >> (8 * t) & 0xff);
-#pragma unroll
-    for (int b = 0; b < DIM / 32; b++) {
-        uint32_t v[2][4];
-
-#pragma unroll
-        for (int m = 0; m < 2; m++)
-            e2m1_eight(s.code[m][b], by[m], v[m]);
-#pragma unroll
-        for (int h = 0; h < TILES; h++) {
-            const uint32_t left[2][4] = { { v[0][0], v[1][0], v[0][1], v[1][1] },
-                                          { v[0][2], v[1][2], v[0][3], v[1][3] } };
-            uint4 right = query(h, b);
-
-            multiply(dot[h], left[0], right.x, right.y);
-            multiply(dot[h], left[1], right.z, right.w);
-        }
-    }
-#pragma unroll
-    for (int h = 0; h < TILES; h++) {
-        float2 by_head = *(const float2 *)(wt + h * 8 + t * 2);
-
-#pragma unroll
-        for (int m = 0; m < 2; m++) {
-            *(float2 *)(hit + (m * 8 + r) * HIT_LINE + h * 8 + t * 2) =
-                make_float2(by_head.x * not_negative(dot[h][2 * m]),
-                            by_head.y * not_negative(dot[h][2 * m + 1]));
-        }
-    }
-}
-
-// The word of the entry that `hit` is of.
-template <int TILES>
-__device__ static inline uint32_t hits_word(const struct select_args &a, const float *hit)
-{
-    float sum = 0;
-
-#pragma unroll
-    for (int h = 0; h < TILES * 8; h += 4) { // behind the last head come zeros
-        float4 v = *(const float4 *)(hit + h);
-
-        sum += v.x;
-        sum += v.y;
-        sum += v.z;
-        sum += v.w;
-    }
-    return order_word(a.scale * sum);
-}
-
-__device__ static inline const unsigned char *slot_keys(const struct select_args &a, int r)
-{
-    return a.keys.base + (size_t)a.info[r].slot * a.keys.slot_stride;
-}
 
 // Blocks in x share out a row's entries, blocks in y are rows; a warp scores a LOT while the next side of it is on
 // its way. Bound by the decoding of keys.
