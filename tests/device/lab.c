@@ -425,6 +425,25 @@ void lab_run(struct trial *t)
     close_trial(t, &dev);
 }
 
+void lab_refuse(struct trial *t, int want)
+{
+    struct lab *l = t->lab;
+    struct side dev;
+    int r;
+
+    if (too_large(t))
+        return;
+    l->cases++;
+    open_device(t, &dev);
+    for (int i = 0; i < t->bufs; i++)
+        upload(t, &dev, i);
+    t->run(t, l->dev->ops->op, l->q, dev.b, 0, t->rows);
+    r = l->q->ops->wait(l->q);
+    if (r != want)
+        lab_fail(l, "%s: the queue says %d, want %d", t->name, r, want);
+    close_trial(t, &dev);
+}
+
 /* ---- two queues of a device ------------------------------------------------------------------ */
 
 struct beside {

@@ -101,6 +101,9 @@ struct mat trial_mat(struct trial *t, int rows, int cols, enum dtype type, float
 
 void lab_run(struct trial *t);
 
+/* lab_refuse - all rows, on the device alone: the wait says `want`. */
+void lab_refuse(struct trial *t, int want);
+
 /* lab_beside - two cases at once, `times` times with random pauses, each on a queue of its own: both leave the bits that
  * they leave alone. */
 void lab_beside(struct trial *t, struct trial *other, int times);

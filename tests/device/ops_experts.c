@@ -123,7 +123,7 @@ struct expert_shape {
     int type, type_shared;              /* numbers of qmats_type */
     enum round round;
     int rows;
-    int crowd; /* rows that choose the same experts */
+    int crowd; /* rows that choose the same experts; 0: nobody chooses any */
     int step;  /* shares of the width differ by so much from expert to expert */
     enum codec in;
     int type_down; /* of the routed experts' down, 0: as the others */
@@ -215,6 +215,10 @@ static void fill_choices(struct lab *l, const struct expert_shape *s, int32_t *i
         for (int i = 0; i < s->k; i++) {
             int32_t *c = id + r * s->k;
 
+            if (s->crowd == 0) {
+                c[i] = -1;
+                continue;
+            }
             if (r % s->crowd) {
                 c[i] = c[i - s->k];
                 continue;
@@ -379,6 +383,76 @@ static void one_expert(struct lab *l)
     lab_end(l);
 }
 
+/* Calls at the ends of what each kernel takes. */
+static void ends(struct lab *l)
+{
+    static const struct expert_shape shapes[] = {
+        /* as many picks and rows as one launch takes, and one more of either */
+        { 12, 6, 128, 128, 128, MUL1_1, MUL1_2, ROUND_NONE, 64, 1, 128 },
+        { 12, 6, 128, 128, 0, MUL1_15, MUL1_15, ROUND_NONE, 65, 65, 128 },
+        { 64, 64, 32, 32, 32, MXFP4, FP8_32, ROUND_NONE, 7, 1, 32 },
+        { 64, 64, 128, 128, 128, MUL1_8, MUL1_7, ROUND_NONE, 6, 1, 128 },
+        { 64, 64, 128, 128, 128, MUL1_2, MUL1_3, ROUND_NONE, 7, 1, 128 },
+        /* nobody chooses an expert; nor is there a shared one */
+        { 6, 3, 128, 128, 128, MUL1_3, MUL1_5, ROUND_NONE, 9, 0, 128 },
+        { 6, 3, 128, 128, 0, MUL1_3, MUL1_3, ROUND_NONE, 9, 0, 128 },
+        { 6, 3, 128, 128, 128, MUL1_3, MUL1_5, ROUND_NONE, 67, 0, 128 },
+        { 6, 3, 128, 128, 0, MUL1_3, MUL1_3, ROUND_NONE, 67, 0, 128 },
+        { 6, 3, 64, 64, 0, MXFP4, MXFP4, ROUND_NONE, 67, 0, 32 },
+        /* lots that end where an expert's rows do, before and behind; items of many units, of which most parts are */
+        { 2, 1, 128, 128, 0, MUL1_3, MUL1_3, ROUND_NONE, 96, 96, 128 },
+        { 2, 1, 128, 128, 0, MUL1_3, MUL1_3, ROUND_NONE, 97, 97, 128 },
+        { 2, 1, 128, 128, 128, MUL1_3, MUL1_5, ROUND_NONE, 127, 127, 128 },
+        { 2, 1, 1408, 128, 128, MUL1_3, MUL1_5, ROUND_NONE, 129, 3, 128 },
+        { 8, 2, 1408, 128, 128, MUL1_25, MUL1_35, ROUND_NONE, 71, 3, 128 },
+    };
+
+    lab_begin(l, "moe ends");
+    for (int i = 0; i < COUNT(shapes); i++) {
+        struct trial t;
+
+        make_moe(l, &shapes[i], &t);
+        lab_run(&t);
+    }
+    lab_end(l);
+}
+
+/* A pick of no expert, or of one that the call was not queued for, is told by the wait, and the next call finds the
+ * queue's counters as they were. Few rows, and many by both kernels. */
+static void faults(struct lab *l)
+{
+    static const struct expert_shape shapes[] = {
+        { 4, 2, 128, 128, 128, MUL1_3, MUL1_5, ROUND_NONE, 1, 1, 128 },
+        { 4, 2, 128, 128, 128, MUL1_3, MUL1_5, ROUND_NONE, 11, 2, 128 },
+        { 4, 2, 128, 64, 0, MXFP4, MXFP4, ROUND_NONE, 11, 2, 32 },
+        { 4, 2, 128, 128, 128, MUL1_3, MUL1_5, ROUND_NONE, 70, 2, 128 },
+        { 4, 2, 128, 64, 64, MXFP4, FP8_32, ROUND_NONE, 70, 2, 32 },
+    };
+    enum { NO_EXPERT, FAR, TYPE, TYPES };
+
+    lab_begin(l, "moe faults");
+    for (int i = 0; i < COUNT(shapes) * TYPES; i++) {
+        const struct expert_shape *s = &shapes[i / TYPES];
+        struct trial t;
+        int32_t *id;
+
+        make_moe(l, s, &t);
+        id = t.buf[3].host;
+        for (int e = 0; e < s->k; e++)
+            id[(s->rows - 1) * s->k + e] = e;
+        if (i % TYPES == NO_EXPERT)
+            id[s->rows * s->k - 1] = s->experts;
+        else if (i % TYPES == FAR)
+            id[s->rows * s->k - 1] = INT32_MAX;
+        else
+            ((struct mat *)t.buf[1].host)[s->k - 1].dtype = DTYPE_F32;
+        lab_refuse(&t, i % TYPES == TYPE ? -ENOTSUP : -EINVAL);
+        make_moe(l, s, &t);
+        lab_run(&t);
+    }
+    lab_end(l);
+}
+
 /* F-27: experts of one queue beside those of another. */
 static void two_queues(struct lab *l)
 {
@@ -435,6 +509,8 @@ void ops_experts(struct lab *l)
     moe(l);
     passes(l);
     one_expert(l);
+    ends(l);
+    faults(l);
     two_queues(l);
     refusals(l);
 }
