@@ -213,6 +213,14 @@ int cmd_bench(struct options *o)
     struct bench b = { .job = { .prepare = prepare, .lead = bench }, .o = o };
     int code;
 
+    if (o->word[0] && !o->compare) {
+        fail(-EINVAL, "bench: %s: only --compare reads files", o->word[0]);
+        return CODE_USAGE;
+    }
+    if (o->only && !o->transport) {
+        fail(-EINVAL, "bench: --only wants --transport");
+        return CODE_USAGE;
+    }
     if (o->transport)
         return cmd_bench_transport(o);
     if (o->windows || o->kernels || o->profile)

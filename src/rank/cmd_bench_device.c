@@ -95,8 +95,7 @@ static int admit(struct bench *b)
         return fail(-ENOMEM, "bench: no memory for a prompt");
     for (int i = 0; i < n; i++)
         ids[i] = (int32_t)((int64_t)i * 7919 % b->k->model->vocab);
-    err = n > TAIL ? order_admit(b->r, &a)
-                   : fail(-EINVAL, "bench: a context of %d, want more than %d", context, TAIL);
+    err = order_admit(b->r, &a);
     for (; s.start < n - TAIL && err == 0; s.start = s.end) {
         s.end = s.start + b->k->bounds.prefill_chunk;
         s.end = s.end < n - TAIL ? s.end : n - TAIL;
@@ -758,7 +757,10 @@ static int lead_bench(struct job *j, struct lead *l)
 
 static int prepare(struct job *j, struct rank *k)
 {
-    return 0;
+    if (k->bounds.context > TAIL)
+        return CODE_DONE;
+    fail(-EINVAL, "bench: a context of %d, want more than %d", k->bounds.context, TAIL);
+    return CODE_CONFIG;
 }
 
 int cmd_bench_device(struct options *o)

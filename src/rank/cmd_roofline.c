@@ -108,8 +108,13 @@ int cmd_roofline(struct options *o)
     struct roof_kernels k;
     struct json_writer j;
     struct pack *p;
-    int r = roof_read_device(o->word[1], &d);
+    int r;
 
+    if (o->measured && o->fit) {
+        fail(-EINVAL, "roofline: --measured and --fit, want one of them");
+        return CODE_USAGE;
+    }
+    r = roof_read_device(o->word[1], &d);
     if (r == 0)
         r = roof_read_kernels(o->word[2], &k);
     if (r == 0 && (o->measured || o->fit))

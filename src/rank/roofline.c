@@ -64,6 +64,15 @@ struct roof {
 
 /* ---- files --------------------------------------------------------------------------------------- */
 
+/* A figure of the file at path, not below 0; `need`: it has to be there. */
+static int read_figure(const char *path, const struct json *o, const char *key, bool need,
+                       double *out)
+{
+    int r = need ? json_f64(o, key, out) : json_opt_f64(o, key, out);
+
+    return r == 0 && *out < 0 ? fail(-EINVAL, "%s: %s: %g is below 0", path, key, *out) : r;
+}
+
 int roof_read_device(const char *path, struct roof_device *out)
 {
     struct json *root;
@@ -83,17 +92,17 @@ int roof_read_device(const char *path, struct roof_device *out)
     if (r == 0)
         r = json_f64(root, "read_gbps", &out->read_gbps);
     if (r == 0)
-        r = json_opt_f64(root, "exchange_us", &out->exchange_us);
+        r = read_figure(path, root, "exchange_us", false, &out->exchange_us);
     if (r == 0)
-        r = json_opt_f64(root, "pass_ms", &out->pass_ms);
+        r = read_figure(path, root, "pass_ms", false, &out->pass_ms);
     for (int rows = 1; rows <= 16 && r == 0; rows++) {
         char key[24];
 
         snprintf(key, sizeof(key), "window_%d_ms", rows);
-        r = json_opt_f64(root, key, &out->window_ms[rows]);
+        r = read_figure(path, root, key, false, &out->window_ms[rows]);
         snprintf(key, sizeof(key), "experts_%d", rows);
         if (r == 0)
-            r = json_opt_f64(root, key, &out->experts[rows]);
+            r = read_figure(path, root, key, false, &out->experts[rows]);
     }
     if (r == 0 && (out->clock_ghz <= 0 || out->read_gbps <= 0))
         r = fail(-EINVAL, "%s: clock_ghz and read_gbps want to be above 0", path);
@@ -101,15 +110,15 @@ int roof_read_device(const char *path, struct roof_device *out)
     return r;
 }
 
-static int read_window(const struct json *o, struct roof_device *d)
+static int read_window(const char *path, const struct json *o, struct roof_device *d)
 {
     double us, experts;
     int rows, r = json_int(o, "rows", 1, 16, &rows);
 
     if (r == 0)
-        r = json_f64(o, "window_us", &us);
+        r = read_figure(path, o, "window_us", true, &us);
     if (r == 0)
-        r = json_f64(o, "experts", &experts);
+        r = read_figure(path, o, "experts", true, &experts);
     if (r == 0) {
         d->window_ms[rows] = us / 1e3;
         d->experts[rows] = experts;
@@ -130,9 +139,9 @@ int roof_read_measured(const char *path, struct roof_device *d)
     memset(d->experts, 0, sizeof(d->experts));
     r = json_get_array(root, "windows", &windows);
     for (size_t i = 0; r == 0 && i < json_count(windows); i++)
-        r = read_window(json_at(windows, i), d);
+        r = read_window(path, json_at(windows, i), d);
     if (r == 0)
-        r = json_f64(root, "pass_us", &pass_us);
+        r = read_figure(path, root, "pass_us", true, &pass_us);
     if (r == 0)
         d->pass_ms = pass_us / 1e3;
     json_close(root);
@@ -155,15 +164,15 @@ int roof_read_kernels(const char *path, struct roof_kernels *out)
     if (r == 0)
         r = json_f64(root, "experts_issue", &out->experts_issue);
     if (r == 0)
-        r = json_f64(root, "experts_again", &out->again);
+        r = read_figure(path, root, "experts_again", true, &out->again);
     for (int op = 0; op < ROOF_OPS && r == 0; op++) {
         char key[32];
 
         snprintf(key, sizeof(key), "%s_us", op_names[op]);
-        r = json_f64(root, key, &out->step_us[op]);
+        r = read_figure(path, root, key, true, &out->step_us[op]);
         snprintf(key, sizeof(key), "%s_row_us", op_names[op]);
         if (r == 0)
-            r = json_f64(root, key, &out->row_us[op]);
+            r = read_figure(path, root, key, true, &out->row_us[op]);
     }
     if (r == 0 && (out->clock_ghz <= 0 || out->instructions <= 0 || out->issue <= 0 ||
                    out->experts_issue <= 0))
@@ -342,7 +351,7 @@ int roof_window(const struct pack *p, const struct roof_device *d, const struct 
     share = pass ? (double)s.draft_chosen / s.draft_experts : (double)s.chosen / s.experts;
     share = 1 - (1 - share) * pow(1 - share * (1 - k->again), w.rows - 1);
     if (!pass && d->experts[rows] > 0)
-        share = d->experts[rows] / s.experts;
+        share = fmin(d->experts[rows] / s.experts, 1); /* counted on a model that has more */
     for (size_t n = 0; pack_item(p, n, &i) == 0; n++) {
         bool mine = strncmp(i.name, "mtp.", 4) == 0;
 

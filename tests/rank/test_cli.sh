@@ -129,6 +129,8 @@ same 'one link of them' 5 "$(grep -c ' + .* + ' "$WORK/out")"
 expect 78 '--only rdma with link loop, want' "$TANDEM" bench --transport --only rdma --set ranks=2
 expect 64 'link pigeon: this build has' "$TANDEM" bench --transport --only pigeon --set ranks=2
 expect 78 'wants ranks' "$TANDEM" bench --transport --set ranks=1
+expect 64 '--only wants --transport' "$TANDEM" bench --only loop
+expect 64 'a.json: only --compare reads files' "$TANDEM" bench a.json b.json
 expect 64 'option --bogus' "${launch[@]}" "${pair_conf[@]}" "${BASE[@]}" generate --prompt a --bogus
 
 # ---- models -------------------------------------------------------------------------------------------
@@ -195,9 +197,19 @@ done
 roof 0 '' "$WORK/packs/rank1.pack" "$devices/h200.json" "$devices/kernels.json" --json
 roof 65 'name' "$WORK/packs/rank1.pack" "$devices/kernels.json" "$devices/kernels.json"
 roof 66 'none.json' "$WORK/packs/rank1.pack" "$WORK/none.json" "$devices/kernels.json"
+for key in exchange_us pass_ms window_2_ms experts_3; do
+    sed "s/\"sms\"/\"$key\": -1, &/" "$devices/h200.json" >"$WORK/below.json"
+    roof 65 "below.json: $key: -1 is below 0" "$WORK/packs/rank1.pack" "$WORK/below.json" "$devices/kernels.json"
+done
+sed 's/"experts_us": */&-/' "$devices/kernels.json" >"$WORK/below.json"
+roof 65 'experts_us: -.* is below 0' "$WORK/packs/rank1.pack" "$devices/h200.json" "$WORK/below.json"
+roof 64 'want one of them' "$WORK/packs/rank1.pack" "$devices/h200.json" "$devices/kernels.json" --fit a --measured b
+bytes_of() { sed "s/\"sms\"/\"experts_1\": $1, &/" "$devices/h200.json" >"$WORK/counted.json" && roof 0 '' "$WORK/packs/rank1.pack" "$WORK/counted.json" "$devices/kernels.json" --json && field bytes "$WORK/out"; }
+same 'more experts than there are take no more bytes' "$(bytes_of 6)" "$(bytes_of 60)"
 expect 0 '' "$TANDEM" bench --window --kernels "${BASE[@]}" --set window_max=2 --set context=96 --json
 same 'each row of a window was measured' 2 "$(grep -o '"rows":[0-9]*,"window_us"' "$WORK/out" | wc -l)"
 grep -q '"op":"hc_site"' "$WORK/out" || note_failure 'the ops of a window are not there'
+expect 78 'a context of 32, want more than 32' "$TANDEM" bench --window "${BASE[@]}" --set window_max=1 --set context=32
 expect 0 '' "$TANDEM" bench --kernels "${BASE[@]}" --set window_max=1 --set context=96
 grep -qE 'bf16 us: .*(has none|has no CUDA)' "$WORK/out" || note_failure 'why there is no product of the library is not said'
 expect 0 '' "$TANDEM" bench --profile "${BASE[@]}" --set window_max=1 --set context=96 --json
