@@ -345,11 +345,17 @@ static double pass_bytes(const struct bench *b)
     return sum;
 }
 
-/* What the ops take one after the other, of a window that takes window_ns. What the window takes longer, nothing
- * ran; it may take less, because ops overlap there. */
+/* Share of a window that takes window_ns in which nothing runs, of ops that take us one after the other: it may take
+ * less than these, because they overlap there. */
+static double idle_share(double us, int64_t window_ns)
+{
+    return us * 1e3 < (double)window_ns ? 1 - us * 1e3 / (double)window_ns : 0;
+}
+
+/* What the ops take one after the other, of a window that takes window_ns. */
 static void put_sum(struct bench *b, int rows, double us, int64_t window_ns)
 {
-    double window = (double)window_ns / 1e3, idle = us < window ? 1 - us / window : 0;
+    double window = (double)window_ns / 1e3, idle = idle_share(us, window_ns);
 
     json_begin_object(&b->json, NULL);
     json_put_str(&b->json, "op", "all");
@@ -399,45 +405,63 @@ static double pass_experts(const struct bench *b)
     return layers > 0 ? sum / layers : 0;
 }
 
+/* us that the ops of the recorded pass take inside it, one after the other. */
+static int sum_of(struct bench *b, double *us)
+{
+    double *ns = malloc(CALLS_MAX * sizeof(*ns));
+    int err = ns ? inside(b, ns) : fail(-ENOMEM, "bench: no memory");
+
+    *us = 0;
+    for (int i = 0; i < calls_count(b->calls) && err == 0; i++)
+        *us += ns[i] / 1e3;
+    free(ns);
+    return err;
+}
+
 static int windows(struct bench *b)
 {
     int64_t forward, choose, pass, apart = 0, one = 0;
     int err = pass_of(b, &pass), nodes = 0, at_most = b->k->bounds.window_max;
+    double us = 0, idle, bytes, experts, floor_ms;
 
     json_put_f64(&b->json, "pass_us", (double)pass / 1e3);
     json_begin_array(&b->json, "windows");
     if (!b->o->json)
-        printf("draft pass %.3f ms (with its launch and wait)\n%4s %10s %10s %10s %8s %8s %10s "
-               "%8s %10s %8s\n",
+        printf("draft pass %.3f ms (with its launch and wait)\n%4s %10s %10s %10s %8s %8s %7s "
+               "%10s %8s %10s %8s\n",
                (double)pass / 1e6, "rows", "window ms", "apart ms", "choose ms", "of one", "nodes",
-               "MB read", "experts", "floor ms", "share");
+               "idle", "MB read", "experts", "floor ms", "share");
     for (int i = 0; i < ROWS && rows_of[i] <= at_most && err == 0; i++) {
-        double floor_ms;
-
         err = window_of(b, rows_of[i], &forward, &choose);
         if (err == 0)
             err = record(b);
+        bytes = pass_bytes(b);
+        experts = pass_experts(b);
         if (err == 0)
             err = nodes_of(b, &nodes);
         if (err == 0)
             err = apart_of(b, &apart);
+        if (err == 0)
+            err = sum_of(b, &us);
         if (err < 0)
             break;
+        idle = idle_share(us, forward);
         one = i == 0 ? forward : one;
-        floor_ms = pass_bytes(b) / b->cold.copy_gbps / 1e6;
+        floor_ms = bytes / b->cold.copy_gbps / 1e6;
         json_begin_object(&b->json, NULL);
         json_put_int(&b->json, "rows", rows_of[i]);
         json_put_f64(&b->json, "window_us", (double)forward / 1e3);
         json_put_f64(&b->json, "apart_us", (double)apart / 1e3);
         json_put_f64(&b->json, "choose_us", (double)choose / 1e3);
         json_put_int(&b->json, "nodes", nodes);
-        json_put_f64(&b->json, "bytes", pass_bytes(b));
-        json_put_f64(&b->json, "experts", pass_experts(b));
+        json_put_f64(&b->json, "idle", idle);
+        json_put_f64(&b->json, "bytes", bytes);
+        json_put_f64(&b->json, "experts", experts);
         json_end_object(&b->json);
         if (!b->o->json)
-            printf("%4d %10.3f %10.3f %10.3f %8.2f %8d %10.1f %8.1f %10.3f %7.1f%%\n", rows_of[i],
-                   (double)forward / 1e6, (double)apart / 1e6, (double)choose / 1e6,
-                   (double)forward / (double)one, nodes, pass_bytes(b) / 1e6, pass_experts(b),
+            printf("%4d %10.3f %10.3f %10.3f %8.2f %8d %6.1f%% %10.1f %8.1f %10.3f %7.1f%%\n",
+                   rows_of[i], (double)forward / 1e6, (double)apart / 1e6, (double)choose / 1e6,
+                   (double)forward / (double)one, nodes, 100 * idle, bytes / 1e6, experts,
                    floor_ms, 100e6 * floor_ms / (double)forward);
     }
     json_end_array(&b->json);

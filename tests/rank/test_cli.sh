@@ -207,6 +207,7 @@ roof 64 'want one of them' "$WORK/packs/rank1.pack" "$devices/h200.json" "$devic
 bytes_of() { sed "s/\"sms\"/\"experts_1\": $1, &/" "$devices/h200.json" >"$WORK/counted.json" && roof 0 '' "$WORK/packs/rank1.pack" "$WORK/counted.json" "$devices/kernels.json" --json && field bytes "$WORK/out"; }
 same 'more experts than there are take no more bytes' "$(bytes_of 6)" "$(bytes_of 60)"
 expect 0 '' "$TANDEM" bench --window --kernels "${BASE[@]}" --set window_max=2 --set context=96 --json
+same 'each window says what of it is idle' 2 "$(grep -o '"nodes":[0-9]*,"idle":[0-9.]*' "$WORK/out" | wc -l)"
 same 'each row of a window was measured' 2 "$(grep -o '"rows":[0-9]*,"window_us"' "$WORK/out" | wc -l)"
 grep -q '"op":"hc_site"' "$WORK/out" || note_failure 'the ops of a window are not there'
 expect 78 'a context of 32, want more than 32' "$TANDEM" bench --window "${BASE[@]}" --set window_max=1 --set context=32
