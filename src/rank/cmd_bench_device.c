@@ -461,8 +461,8 @@ static int windows(struct bench *b)
         if (!b->o->json)
             printf("%4d %10.3f %10.3f %10.3f %8.2f %8d %6.1f%% %10.1f %8.1f %10.3f %7.1f%%\n",
                    rows_of[i], (double)forward / 1e6, (double)apart / 1e6, (double)choose / 1e6,
-                   (double)forward / (double)one, nodes, 100 * idle, bytes / 1e6, experts,
-                   floor_ms, 100e6 * floor_ms / (double)forward);
+                   (double)forward / (double)one, nodes, 100 * idle, bytes / 1e6, experts, floor_ms,
+                   100e6 * floor_ms / (double)forward);
     }
     json_end_array(&b->json);
     json_begin_array(&b->json, "inside");
