@@ -196,16 +196,21 @@ __device__ static inline float stored_value(enum dtype t, const void *data, size
     return f32_from_bf16(((const uint16_t *)data)[at]);
 }
 
-// Four values in a row of f32 or bf16, aligned.
-template <enum dtype D> __device__ static inline float4 stored_four(const void *data, size_t at)
-{
-    uint2 u;
+// Four values in a row of f32 or bf16 as they are stored. Who wants many loads all of them before four_values takes the
+// first one apart: behind a condition a load and its use would be a branch, and each load wait for the one before.
+template <enum dtype D> struct alignas(D == DTYPE_F32 ? 16 : 8) stored_four {
+    uint32_t word[D == DTYPE_F32 ? 4 : 2];
+};
 
-    if (D == DTYPE_F32)
-        return *(const float4 *)((const float *)data + at);
-    u = *(const uint2 *)((const uint16_t *)data + at);
-    return make_float4(f32_from_bits(u.x << 16), f32_from_bits(u.x & 0xffff0000u),
-                       f32_from_bits(u.y << 16), f32_from_bits(u.y & 0xffff0000u));
+template <enum dtype D> __device__ static inline float4 four_values(const struct stored_four<D> &v)
+{
+    const uint32_t *u = v.word;
+
+    if constexpr (D == DTYPE_F32)
+        return make_float4(f32_from_bits(u[0]), f32_from_bits(u[1]), f32_from_bits(u[2]),
+                           f32_from_bits(u[3]));
+    return make_float4(f32_from_bits(u[0] << 16), f32_from_bits(u[0] & 0xffff0000u),
+                       f32_from_bits(u[1] << 16), f32_from_bits(u[1] & 0xffff0000u));
 }
 
 __device__ static inline unsigned char *state_row(const struct state_view &v, int slot, int row)

@@ -40,6 +40,13 @@ __device__ static inline void gang_wait()
     asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
+// gang_begin - the same where nothing has been written that others look for, and nothing is waited for: behind gang_wait all
+// blocks have begun.
+__device__ static inline void gang_begin()
+{
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+}
+
 // A clock for time limits; only differences count.
 __device__ static inline uint64_t device_ns(void)
 {

@@ -1,15 +1,12 @@
 // route.cu owns the router: logits of all experts and the choice of the best.
 //
-// One launch: a gang of blocks (a cluster) has a tile of experts, a block of it a share of the inputs with the tile's weights
-// in registers. Blocks send their sums to the one that adds a row's up in order; whoever comes last with a tile of
-// a row chooses. Shares depend on the number of inputs alone. routes.cu has many rows.
-#include <cooperative_groups.h>
-
+// One launch of few rows: a gang of blocks (a cluster) has a tile of experts, a block of it a share of the inputs with the
+// tile's weights in registers. A row's sums are sent to one block of each gang, which adds them up in order and lists the
+// tile's best; whoever comes last with a list of a row chooses among their heads. Shares depend on the number of
+// inputs alone. routes.cu has many rows.
 #include "kernels/cuda/route.cuh"
 
-#define ROWS 4     // of a gang at a time
-#define GROUPS 4   // gangs of a tile where rows are many
-#define CHOOSES 32 // rows of a launch that also chooses, at most
+#define ROWS 4 // of a step
 
 // A warp a row.
 template <int OWN> __global__ static void route_rows(struct route_args a)
@@ -26,7 +23,7 @@ template <int OWN> __global__ static void route_rows(struct route_args a)
 
         word[i] = 0;
         if (e < a.experts) {
-            uint2 bid = bid_of(a, e, a.logit[row * (size_t)a.experts + (size_t)e]);
+            uint2 bid = bid_of(a, a.bias[e], a.logit[row * (size_t)a.experts + (size_t)e]);
 
             word[i] = bid.x;
             score[i] = f32_from_bits(bid.y);
@@ -36,18 +33,41 @@ template <int OWN> __global__ static void route_rows(struct route_args a)
         a, row, word, [&](int i) { return score[i]; }, sorted);
 }
 
+// An expert that its tile's list has: what it is chosen by, its score and its number.
+struct alignas(16) bid {
+    uint32_t word, score;
+    int32_t id, unused;
+};
+static_assert(sizeof(struct bid) == sizeof(uint4), "a copy each");
+
+// Bids that the warps of a block have which choose at once.
+#define ROOM (2 * ROWS * SHARE * (int)sizeof(float) / (int)sizeof(struct bid))
+
+// What a row has chosen, in the order in which it was found, and its scores by id; behind the last one no id is smaller and
+// scores add nothing.
+struct choice {
+    alignas(16) int32_t id[CHOICES_MAX];
+    float score[CHOICES_MAX];
+    alignas(16) float sorted[CHOICES_MAX];
+};
+
 struct route_room {
-    __align__(16) float x[2][ROWS][SHARE];
-    __align__(16) float warp[WARPS][ROWS][MAT_TILE];
-    float got[2][ROWS][SHARES_MAX]
-             [MAT_TILE]; // sums of all shares, of the rows that this block adds up
-    float sorted[WARPS][CHOICES_MAX];
+    union {
+        alignas(16) float x[2][ROWS][SHARE];
+        struct bid list[ROOM]; // when no row is needed any more
+    };
+    alignas(16) float warp[WARPS][ROWS][MAT_TILE];
+    alignas(16) float got[FEW + SHARES_MAX]
+                         [MAT_TILE]; // sums of all shares, of the rows that the block adds up
+    uint64_t come[FEW];              // counts those of a row
+    struct choice choice[WARPS];
 };
 
 // The block's inputs of `rows` rows from r0 on, zeros behind the last one, on their way.
 __device__ static inline void rows_fetch(const struct route_args &a, int r0, int rows, int k0,
                                          int cols, float (*to)[SHARE])
 {
+#pragma unroll 1
     for (int i = (int)threadIdx.x; i < rows * (SHARE / 4); i += THREADS) {
         int r = i / (SHARE / 4), k = i % (SHARE / 4) * 4;
         bool there = k0 + k < cols;
@@ -59,31 +79,90 @@ __device__ static inline void rows_fetch(const struct route_args &a, int r0, int
     copy_commit();
 }
 
-// A row's sums of a tile, by a warp.
-__device__ static inline void row_add(const struct route_args &a, const float (*got)[MAT_TILE],
-                                      size_t r, int tile, uint2 *bids)
+// A warp: a row's sums of a tile, and its list of the best, ties by ascending id; place c of tile t is list[c * tiles + t]. Two
+// lanes have an expert, each holds it against half of the others.
+__device__ static inline void tile_end(const struct route_args &a, const float (*got)[MAT_TILE],
+                                       int shares, size_t r, int e, float bias, struct bid *list)
 {
-    int lane = (int)threadIdx.x % CUDA_WARP, e = tile * MAT_TILE + lane;
-    float sum = got[0][lane % MAT_TILE];
+    int lane = (int)threadIdx.x % CUDA_WARP, mine = lane % MAT_TILE;
+    int half = lane / MAT_TILE * (MAT_TILE / 2), place = 0;
+    float sum = got[0][mine];
+    uint2 bid = make_uint2(0, 0);
 
+#pragma unroll
+    for (int s = 1; s < SHARES_MAX; s++)
+        sum = s < shares ? sum + got[s][mine] : sum;
+    if (e < a.experts)
+        bid = bid_of(a, bias, sum);
+#pragma unroll
+    for (int i = half; i < half + MAT_TILE / 2; i++) {
+        uint32_t other = __shfl_sync(FULL_MASK, bid.x, i);
+
+        place += other > bid.x || (other == bid.x && i < mine);
+    }
+    place += __shfl_xor_sync(FULL_MASK, place, MAT_TILE);
     if (lane >= MAT_TILE || e >= a.experts)
         return;
-    for (int s = 1; s < (int)gridDim.x; s++)
-        sum += got[s][lane];
+    if (place < a.k)
+        *(uint4 *)(list + place * (int)gridDim.y) = make_uint4(bid.x, bid.y, (uint32_t)e, 0);
     a.logit[r * (size_t)a.experts + (size_t)e] = sum;
-    if (bids)
-        bids[r * (size_t)a.experts + (size_t)e] = bid_of(a, e, sum);
 }
 
-// The choice of a row, by the warp that counts its last tile.
-template <int OWN>
-__device__ static void row_end(const struct route_args &a, size_t r, const uint2 *bids,
-                               uint32_t *ticket, float *sorted)
+// A warp: the best of a row's lists, `each` long, of tiles PER * lane on, which the lane brought.
+template <int PER>
+__device__ static inline void lists_choose(const struct route_args &a, int tiles, int each,
+                                           const struct bid *list, struct choice *choice)
 {
-    int lane = (int)threadIdx.x % CUDA_WARP, last = 0;
-    uint32_t word[OWN], score[OWN];
+    int lane = (int)threadIdx.x % CUDA_WARP, next[PER] = {};
+    struct bid head[PER], second[PER] = {};
+    auto take = [&](int i) {
+        int tile = lane * PER + i, left = a.experts - tile * MAT_TILE;
 
-    bids += r * (size_t)a.experts;
+        head[i] = second[i];
+        second[i].word = 0;
+        if (next[i] < each && next[i] < left)
+            second[i] = list[next[i] * tiles + tile];
+        next[i]++;
+    };
+
+#pragma unroll
+    for (int i = 0; i < PER; i++) {
+        take(i);
+        take(i);
+    }
+#pragma unroll 1
+    for (int c = 0; c < a.k; c++) {
+        uint32_t most = head[0].word, all, who;
+        bool mine;
+
+#pragma unroll
+        for (int i = 1; i < PER; i++)
+            most = head[i].word > most ? head[i].word : most;
+        all = __reduce_max_sync(FULL_MASK, most);
+        who = __ballot_sync(FULL_MASK, most == all);
+        mine = most == all && (who & ((1u << lane) - 1)) == 0; // of equal ones the first
+#pragma unroll
+        for (int i = 0; i < PER; i++)
+            if (mine && head[i].word == all) {
+                choice->id[c] = head[i].id;
+                choice->score[c] = f32_from_bits(head[i].score);
+                take(i);
+                mine = false;
+            }
+    }
+    __syncwarp();
+}
+
+// The choice of a row, by the warp that counts its last list.
+template <int PER>
+__device__ static void row_end(const struct route_args &a, size_t r, const struct bid *from,
+                               uint32_t *ticket, struct bid *list, struct choice *choice)
+{
+    int lane = (int)threadIdx.x % CUDA_WARP, last = 0, tiles = (int)gridDim.y;
+    int each = a.k < MAT_TILE ? a.k : MAT_TILE;
+    float sum = 0;
+
+    __syncwarp();
     if (lane == 0) {
         last = counter_trade(ticket) == gridDim.y - 1;
         if (last)
@@ -91,55 +170,82 @@ __device__ static void row_end(const struct route_args &a, size_t r, const uint2
     }
     if (!__shfl_sync(FULL_MASK, last, 0))
         return;
+    __syncwarp(); // all lanes see what the first one does
 #pragma unroll
-    for (int i = 0; i < OWN; i++) {
-        int e = lane + i * CUDA_WARP;
-        uint2 bid = e < a.experts ? __ldcg(bids + e) : make_uint2(0, 0);
+    for (int i = 0; i < PER; i++)
+#pragma unroll 4
+        for (int c = 0, at = lane * PER + i; lane * PER + i < tiles && c < each; c++, at += tiles)
+            copy_async((uint4 *)(list + at), (const uint4 *)(from + at));
+    copy_wait_all();
+    lists_choose<PER>(a, tiles, each, list, choice);
+#pragma unroll 1
+    for (int c = lane; c < a.k; c += CUDA_WARP) {
+        int id = choice->id[c], at = 0;
 
-        word[i] = bid.x;
-        score[i] = bid.y;
+#pragma unroll 1
+        for (int i = 0; i < a.k; i += 8)
+#pragma unroll
+            for (int j = i; j < i + 8; j++)
+                at += choice->id[j] < id;
+        choice->sorted[at] = choice->score[c];
+        a.id[r * (size_t)a.k + (size_t)at] = id;
     }
-    route_row<OWN>( // many scores do not fit beside the words
-        a, r, word,
-        [&](int i) {
-            return f32_from_bits(OWN == OWN_MANY ? __ldcg(&bids[lane + i * CUDA_WARP].y)
-                                                 : score[i]);
-        },
-        sorted);
+    __syncwarp();
+#pragma unroll 1
+    for (int i = 0; i < a.k; i += 8)
+#pragma unroll
+        for (int j = i; j < i + 8; j++)
+            sum += choice->sorted[j];
+#pragma unroll 1
+    for (int i = lane; i < a.k; i += CUDA_WARP)
+        a.weight[r * (size_t)a.k + (size_t)i] =
+            (a.norm ? choice->sorted[i] / (sum + 1e-20f) : choice->sorted[i]) * a.scale;
+    __syncwarp();
 }
 
-// Blocks in x are the shares of a gang, in y tiles, in z `each` rows. A warp every eighth lot of 8 inputs of the block's
-// share; four lanes have an input's 16 experts. The weights are on their way before the rows are there. Bound
-// by the time of its steps. Without bids there are logits alone.
-template <enum dtype D, int OWN>
+// Blocks in x are the shares of a gang, in y tiles. A warp every eighth lot of 8 inputs of the block's share; four lanes
+// have an input's 16 experts. Weights are on their way before the rows are there. Bound by the time of its steps.
+template <enum dtype D, int PER>
 __global__ static void __launch_bounds__(THREADS, 3)
-    route_gang(const __grid_constant__ route_args a, const __grid_constant__ mat gate, int each,
-               uint2 *bids, uint32_t *tickets)
+    route_gang(const __grid_constant__ route_args a, const __grid_constant__ mat gate,
+               struct bid *lists, uint32_t *tickets)
 {
     __shared__ struct route_room m;
-    cooperative_groups::cluster_group gang = cooperative_groups::this_cluster();
     int t = (int)threadIdx.x, lane = t % CUDA_WARP, warp = t / CUDA_WARP;
     int share = (int)blockIdx.x, tile = (int)blockIdx.y, k0 = share * SHARE, cols = gate.cols;
-    int shares = (int)gridDim.x, begin = (int)blockIdx.z * each, n = min(each, a.rows - begin);
+    int shares = (int)gridDim.x, tiles = (int)gridDim.y, e = tile * MAT_TILE + lane % MAT_TILE;
+    int each = a.k < MAT_TILE ? a.k : MAT_TILE;
+    int to = t / (MAT_TILE / 4), of = 0; // block that a sum goes to, and which of its rows it is
+    struct stored_four<D> stored[STEPS];
     float4 w[STEPS];
+    float bias = 0;
 
-    gang_arrive(); // memory of a block that has not begun is nobody's
-#pragma unroll
-    for (int i = 0; i < STEPS; i++) {
-        int k = k0 + (i * WARPS + warp) * 8 + lane / 4;
-
-        w[i] = make_float4(0, 0, 0, 0);
-        if (k < cols)
-            w[i] = stored_four<D>(gate.data, ((size_t)tile * (size_t)cols + (size_t)k) * MAT_TILE +
-                                                 (size_t)(lane % 4 * 4));
+    gate_load<D>(gate, tile, k0, stored);
+    if (e < a.experts)
+        bias = a.bias[e];
+    for (int i = lane; i < CHOICES_MAX; i += CUDA_WARP) {
+        m.choice[warp].id[i] = INT32_MAX;
+        m.choice[warp].sorted[i] = 0;
     }
+    if (t == 0) {
+        for (int i = 0; share + i * shares < a.rows; i++) {
+            barrier_init(&m.come[i], 1);
+            barrier_expect(&m.come[i], shares * MAT_TILE * (int)sizeof(float));
+        }
+        barrier_publish();
+    }
+    __syncwarp();
+    gang_begin(); // memory of a block that has not begun is nobody's
     dependency_settle();
-    rows_fetch(a, begin, min(ROWS, n), k0, cols, m.x[0]);
+    rows_fetch(a, 0, min(ROWS, a.rows), k0, cols, m.x[0]);
+#pragma unroll
+    for (int i = 0; i < STEPS; i++)
+        w[i] = four_values<D>(stored[i]);
 #pragma unroll 1
-    for (int r0 = 0, turn = 0; r0 < n; r0 += ROWS, turn ^= 1) {
-        int rows = min(ROWS, n - r0);
+    for (int r0 = 0, turn = 0; r0 < a.rows; r0 += ROWS, turn ^= 1) {
+        int rows = min(ROWS, a.rows - r0);
 
-        rows_fetch(a, begin + r0 + ROWS, min(ROWS, n - r0 - ROWS), k0, cols, m.x[turn ^ 1]);
+        rows_fetch(a, r0 + ROWS, min(ROWS, a.rows - r0 - ROWS), k0, cols, m.x[turn ^ 1]);
         copy_wait<1>();
         __syncthreads();
 #pragma unroll 1
@@ -164,44 +270,53 @@ __global__ static void __launch_bounds__(THREADS, 3)
             if (lane < 4)
                 *(float4 *)&m.warp[warp][r][lane * 4] = sum;
         }
-        if (r0 + ROWS >= n)
+        if (r0 + ROWS >= a.rows)
             dependency_next(); // experts take all places that they find: until now others may need them
         __syncthreads();
         if (r0 == 0)
             gang_wait();
-        if (t < rows * MAT_TILE) {
-            int r = t / MAT_TILE, to = (r0 + r) % shares;
-            float sum = m.warp[0][r][t % MAT_TILE];
+        if (t < rows * (MAT_TILE / 4)) {
+            int r = t / (MAT_TILE / 4), at = t % (MAT_TILE / 4) * 4;
+            float4 sum = *(const float4 *)&m.warp[0][r][at];
 
-            for (int i = 1; i < WARPS; i++)
-                sum += m.warp[i][r][t % MAT_TILE];
-            *gang.map_shared_rank(&m.got[turn][r][share][t % MAT_TILE], to) = sum;
+#pragma unroll
+            for (int i = 1; i < WARPS; i++) {
+                float4 v = *(const float4 *)&m.warp[i][r][at];
+
+                sum.x += v.x;
+                sum.y += v.y;
+                sum.z += v.z;
+                sum.w += v.w;
+            }
+            for (; to >= shares; to -= shares)
+                of++;
+            if (shares > 1)
+                peer_send(&m.got[of * shares + share][at], sum, &m.come[of], to);
+            else // a launch without gangs
+                *(float4 *)&m.got[of][at] = sum;
+            to += ROWS;
         }
-        gang_meet();
-        if (warp < rows && (r0 + warp) % shares == share)
-            row_add(a, m.got[turn][warp], (size_t)(begin + r0 + warp), tile, bids);
     }
-    copy_wait_all();
-    if (!bids)
-        return;
-    __syncthreads();
-    for (int i = warp * shares + share; i < n; i += WARPS * shares)
-        row_end<OWN>(a, (size_t)(begin + i), bids, tickets + begin + i, m.sorted[warp]);
+    if (shares == 1)
+        __syncthreads();
+    for (of = warp; share + of * shares < a.rows; of += WARPS) {
+        int r = share + of * shares;
+        struct bid *list = lists + (size_t)r * (size_t)(tiles * each);
+
+        if (shares > 1)
+            barrier_wait(&m.come[of], 0);
+        tile_end(a, &m.got[of * shares], shares, (size_t)r, e, bias, list + tile);
+        row_end<PER>(a, (size_t)r, list, tickets + r, m.list + warp * tiles * each,
+                     &m.choice[warp]);
+    }
 }
 
-// Logits, or the choice too.
 template <enum dtype D>
-static void gang_launch(struct queue *q, const struct route_args *a, int shares, bool choose)
+static void gang_launch(struct queue *q, const struct route_args *a, int shares, int tiles)
 {
-    int lots = (a->rows + ROWS - 1) / ROWS, groups = choose ? 1 : GROUPS;
-    int each = (lots + groups - 1) / groups * ROWS;
-    dim3 grid((unsigned)shares, blocks_for((size_t)a->experts, MAT_TILE),
-              blocks_for((size_t)a->rows, each));
-
-    launch_cluster(
-        q, a->experts <= OWN_FEW * CUDA_WARP ? route_gang<D, OWN_FEW> : route_gang<D, OWN_MANY>,
-        (unsigned)shares, grid, THREADS, 0, *a, *a->gate, each,
-        choose ? (uint2 *)cuda_lane(q)->scratch : NULL, cuda_lane(q)->tickets);
+    launch_cluster(q, tiles <= CUDA_WARP ? route_gang<D, 1> : route_gang<D, 2>, (unsigned)shares,
+                   dim3((unsigned)shares, (unsigned)tiles), THREADS, 0, *a, *a->gate,
+                   (struct bid *)cuda_lane(q)->scratch, cuda_lane(q)->tickets);
 }
 
 static void choice_launch(struct queue *q, const struct route_args *a)
@@ -214,22 +329,22 @@ static void choice_launch(struct queue *q, const struct route_args *a)
 static bool route_by_gang(struct queue *q, const struct route_args *a)
 {
     const struct mat *g = a->gate;
-    int shares = (g->cols + SHARE - 1) / SHARE;
-    bool choose = a->rows <= CHOOSES && cuda_lane(q)->scratch_bytes >=
-                                            sizeof(uint2) * (size_t)a->rows * (size_t)a->experts;
+    int shares = (g->cols + SHARE - 1) / SHARE, tiles = (a->experts + MAT_TILE - 1) / MAT_TILE;
+    int each = a->k < MAT_TILE ? a->k : MAT_TILE; // of a list
+    int choose = (FEW + shares - 1) / shares;     // warps of a block that choose
 
+    static_assert(EXPERTS_MAX <= 2 * CUDA_WARP * MAT_TILE, "a lane has two tiles at most");
     if ((g->dtype != DTYPE_F32 && g->dtype != DTYPE_BF16) || g->rows != a->experts ||
         g->cols % 4 != 0 || ((uintptr_t)a->x & 15) != 0 || shares > SHARES_MAX ||
-        (shares > 1 && !((const struct cuda_device *)q->dev)->gangs))
+        (shares > 1 && !((const struct cuda_device *)q->dev)->gangs) ||
+        (choose < WARPS ? choose : WARPS) * tiles * each > ROOM)
         return false;
-    if (route_by_shares(q, a))
-        return true;
-    if (g->dtype == DTYPE_F32)
-        gang_launch<DTYPE_F32>(q, a, shares, choose);
+    if (a->rows > FEW)
+        route_by_shares(q, a);
+    else if (g->dtype == DTYPE_F32)
+        gang_launch<DTYPE_F32>(q, a, shares, tiles);
     else
-        gang_launch<DTYPE_BF16>(q, a, shares, choose);
-    if (!choose)
-        choice_launch(q, a);
+        gang_launch<DTYPE_BF16>(q, a, shares, tiles);
     return true;
 }
 

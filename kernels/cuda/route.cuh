@@ -10,8 +10,28 @@
 #define STEPS 10                  // loads of a lane
 #define SHARE (WARPS * STEPS * 8) // inputs of a block
 #define SHARES_MAX 8
+#define FEW 16     // rows of a launch by gangs, at most; above, ranges are faster
 #define OWN_FEW 12 // experts of a lane, and where there are more
 #define OWN_MANY (EXPERTS_MAX / CUDA_WARP)
+
+// A thread's weights of a tile and the share from input k0 on: every eighth lot of 8 inputs is its warp's, four lanes have
+// an input's experts. Zeros behind the last input.
+template <enum dtype D>
+__device__ static inline void gate_load(const struct mat &gate, int tile, int k0,
+                                        struct stored_four<D> (&w)[STEPS])
+{
+    int lane = (int)threadIdx.x % CUDA_WARP, k = k0 + (int)threadIdx.x / CUDA_WARP * 8 + lane / 4;
+    const struct stored_four<D> *at =
+        (const struct stored_four<D> *)gate.data +
+        ((size_t)tile * (size_t)gate.cols + (size_t)k) * (MAT_TILE / 4) + (size_t)(lane % 4);
+
+#pragma unroll
+    for (int i = 0; i < STEPS; i++) {
+        w[i] = {};
+        if (tile * MAT_TILE < gate.rows && k + i * WARPS * 8 < gate.cols)
+            w[i] = at[i * WARPS * 8 * (MAT_TILE / 4)];
+    }
+}
 
 __device__ static float router_score(float v)
 {
@@ -19,11 +39,11 @@ __device__ static float router_score(float v)
 }
 
 // What a row is chosen by: an expert's place, 0 if it has none, and its score without bias.
-__device__ static inline uint2 bid_of(const struct route_args &a, int e, float logit)
+__device__ static inline uint2 bid_of(const struct route_args &a, float bias, float logit)
 {
     float s = router_score(logit * a.temp);
 
-    return make_uint2(order_word(s + a.bias[e]) + 1, f32_bits(s));
+    return make_uint2(order_word(s + bias) + 1, f32_bits(s));
 }
 
 // A warp: the k largest, listed by ascending id, ties to the lower id. A lane has every 32nd expert's word;
@@ -77,7 +97,7 @@ __device__ static void route_row(const struct route_args &a, size_t row, uint32_
     __syncwarp();
 }
 
-// route_by_shares - routes.cu: logits and choices of rows that a gang can have, with its bits; false: rows are few.
-bool route_by_shares(struct queue *q, const struct route_args *a);
+// route_by_shares - routes.cu: logits and choices of rows that a gang could have, with its bits.
+void route_by_shares(struct queue *q, const struct route_args *a);
 
 #endif

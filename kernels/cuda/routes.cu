@@ -5,7 +5,6 @@
 // and chooses.
 #include "kernels/cuda/route.cuh"
 
-#define MANY 17   // rows from which on it is faster than a launch of few
 #define PAIR 2    // tiles of a block
 #define ROWS 4    // of a step
 #define STAGES 3  // of them in shared memory
@@ -45,6 +44,7 @@ __global__ static void __launch_bounds__(THREADS, PLACES)
     int r = (int)blockIdx.y * range, end = r + range < a.rows ? r + range : a.rows;
     int own =
         lane / 4 % 2 * MAT_TILE + lane % 4 * 4 + lane / 8 % 2 * 2 + lane / 16; // of fold_eight
+    struct stored_four<D> stored[PAIR][STEPS];
     float4 w[PAIR][STEPS];
     auto fetch = [&](int r0, int stage) {
         for (int i = t; r0 < end && i < ROWS * SHARE / 4; i += THREADS) {
@@ -74,19 +74,15 @@ __global__ static void __launch_bounds__(THREADS, PLACES)
 
 #pragma unroll
     for (int p = 0; p < PAIR; p++)
-#pragma unroll
-        for (int i = 0; i < STEPS; i++) {
-            int k = k0 + (i * WARPS + warp) * 8 + lane / 4;
-
-            w[p][i] = make_float4(0, 0, 0, 0);
-            if (k < cols && tile + p < tiles)
-                w[p][i] = stored_four<D>(
-                    gate.data, ((size_t)(tile + p) * (size_t)cols + (size_t)k) * MAT_TILE +
-                                   (size_t)(lane % 4 * 4));
-        }
+        gate_load<D>(gate, tile + p, k0, stored[p]);
     dependency_wait();
     for (int i = 0; i < STAGES - 1; i++)
         fetch(r + i * ROWS, i);
+#pragma unroll
+    for (int p = 0; p < PAIR; p++)
+#pragma unroll
+        for (int i = 0; i < STEPS; i++)
+            w[p][i] = four_values<D>(stored[p][i]);
     int turn = 0;
     for (int at = 0; r < end; r += ROWS, turn ^= 1) {
         copy_wait<STAGES - 2>();
@@ -150,7 +146,7 @@ __global__ static void __launch_bounds__(ENDS_WARPS *CUDA_WARP)
         if (e >= a.experts)
             continue;
         a.logit[row * (size_t)a.experts + (size_t)e] = sum[i];
-        bid = bid_of(a, e, sum[i]);
+        bid = bid_of(a, a.bias[e], sum[i]);
         word[i] = bid.x;
         sum[i] = f32_from_bits(bid.y);
     }
@@ -158,25 +154,41 @@ __global__ static void __launch_bounds__(ENDS_WARPS *CUDA_WARP)
         a, row, word, [&](int i) { return sum[i]; }, sorted[warp]);
 }
 
-bool route_by_shares(struct queue *q, const struct route_args *a)
+// Rows that the scratch has room for the sums of.
+static void rows_launch(struct queue *q, const struct route_args *a, int shares, int tiles)
 {
-    const struct mat *g = a->gate;
-    int shares = (g->cols + SHARE - 1) / SHARE, tiles = (a->experts + MAT_TILE - 1) / MAT_TILE;
     int width = tiles * MAT_TILE, blocks = (tiles + PAIR - 1) / PAIR * shares;
     int steps = (a->rows + ROWS - 1) / ROWS, ranges = (a->rows + RANGE - 1) / RANGE;
     int places = ((const struct cuda_device *)q->dev)->sms * PLACES / blocks;
     float *part = (float *)cuda_lane(q)->scratch;
 
-    if (a->rows < MANY ||
-        (size_t)a->rows * (size_t)(shares * width) * sizeof(float) > cuda_lane(q)->scratch_bytes)
-        return false;
     ranges = ranges > places ? ranges : places < steps ? places : steps;
     steps = (steps + ranges - 1) / ranges; // of a range
-    launch(q, g->dtype == DTYPE_F32 ? route_ranges<DTYPE_F32> : route_ranges<DTYPE_BF16>,
-           dim3((unsigned)blocks, blocks_for((size_t)a->rows, steps * ROWS)), THREADS, 0, *a, *g,
-           shares, steps * ROWS, part);
+    launch(q, a->gate->dtype == DTYPE_F32 ? route_ranges<DTYPE_F32> : route_ranges<DTYPE_BF16>,
+           dim3((unsigned)blocks, blocks_for((size_t)a->rows, steps * ROWS)), THREADS, 0, *a,
+           *a->gate, shares, steps * ROWS, part);
     launch(q, a->experts <= OWN_FEW * CUDA_WARP ? route_ends<OWN_FEW> : route_ends<OWN_MANY>,
            blocks_for((size_t)a->rows, ENDS_WARPS), ENDS_WARPS * CUDA_WARP, 0, *a, shares, width,
            (const float *)part);
-    return true;
+}
+
+void route_by_shares(struct queue *q, const struct route_args *a)
+{
+    int shares = (a->gate->cols + SHARE - 1) / SHARE;
+    int tiles = (a->experts + MAT_TILE - 1) / MAT_TILE;
+    size_t row = (size_t)(shares * tiles * MAT_TILE) * sizeof(float);
+    int most = (int)(cuda_lane(q)->scratch_bytes / row), rows;
+
+    assert(most > 0); // a lane of ops beside has room for the widest 512 rows
+    for (int r = 0; r < a->rows; r += rows) {
+        struct route_args part = *a;
+
+        rows = a->rows - r < most ? a->rows - r : most;
+        part.rows = rows;
+        part.x += (size_t)r * (size_t)a->gate->cols;
+        part.logit += (size_t)r * (size_t)a->experts;
+        part.id += (size_t)r * (size_t)a->k;
+        part.weight += (size_t)r * (size_t)a->k;
+        rows_launch(q, &part, shares, tiles);
+    }
 }

@@ -34,6 +34,11 @@ static inline void gang_wait()
     emulated::gang_wait();
 }
 
+static inline void gang_begin()
+{
+    emulated::gang_arrive();
+}
+
 static inline uint64_t device_ns(void)
 {
     return (uint64_t)clock_ns();
