@@ -157,12 +157,16 @@ __global__ static void __launch_bounds__((ENDS_WARPS + 1) * CUDA_WARP)
     size_t row = blockIdx.x, dim = (size_t)a.dim;
     bool last = t / CUDA_WARP == ENDS_WARPS;
     const float4 *from = (const float4 *)((a.h ? a.h : a.n) + row * dim);
-    float4 in[FOURS_MAX];
+    float4 in[FOURS_MAX], w[FOURS_MAX];
     struct mix_line line = {};
     float total = 0, per = 1.0f / (float)a.dim;
 
     if (MIX && last)
         line = mix_line_load(a);
+#pragma unroll
+    for (int i = 0; i < FOURS_MAX; i++)
+        if (!last && t + i * ENDS_WARPS * CUDA_WARP < fours)
+            w[i] = ((const float4 *)a.w)[t + i * ENDS_WARPS * CUDA_WARP];
     dependency_wait();
     if (last) {
         float s[SHARES];
@@ -190,12 +194,12 @@ __global__ static void __launch_bounds__((ENDS_WARPS + 1) * CUDA_WARP)
         int at = t + i * ENDS_WARPS * CUDA_WARP;
 
         if (at < fours) {
-            float4 w = ((const float4 *)a.w)[at], v = in[i];
+            float4 v = in[i];
 
-            v.x = rounded(v.x * scale * w.x, a.round);
-            v.y = rounded(v.y * scale * w.y, a.round);
-            v.z = rounded(v.z * scale * w.z, a.round);
-            v.w = rounded(v.w * scale * w.w, a.round);
+            v.x = rounded(v.x * scale * w[i].x, a.round);
+            v.y = rounded(v.y * scale * w[i].y, a.round);
+            v.z = rounded(v.z * scale * w[i].z, a.round);
+            v.w = rounded(v.w * scale * w[i].w, a.round);
             ((float4 *)(a.n + row * dim))[at] = v;
         }
     }
