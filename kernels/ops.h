@@ -437,6 +437,8 @@ struct attend_gqa_args {
 
 /* route - s = sqrt(softplus(logit * temp)); the k experts with the largest s + bias, ties to the lower id,
  * listed by ascending id; weight = s / (sum of the k + 1e-20 if norm) * scale.
+ * top_p    0: all of the k. Else one is left out, with id -1 and weight 0, where those of the k with a larger s (or the
+ *          same and a lower id) hold top_p of their sum already; the sum is then that of those which stay
  * shapes   logit [rows][experts]; bias [experts]; id, weight [rows][k]          tol 1e-6, ids equal unless tied
  * note     with a gate [experts][dim] the logits are made first: logit = gate x, x [rows][dim], tol as matmul */
 struct route_args {
@@ -447,7 +449,7 @@ struct route_args {
     int32_t *id;
     float *weight;
     int rows, experts, k, norm;
-    float scale, temp;
+    float scale, temp, top_p;
 };
 
 /* moe - y[r] = sum over the row's experts, ascending, of w2 (weight * h) + shared w2 h,

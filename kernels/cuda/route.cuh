@@ -46,6 +46,36 @@ __device__ static inline uint2 bid_of(const struct route_args &a, float bias, fl
     return make_uint2(order_word(s + bias) + 1, f32_bits(s));
 }
 
+// Experts behind those whose scores hold `enough` get the id -1 and the score 0. The sum of the others. A warp.
+__device__ static inline float leave_out(const struct route_args &a, size_t row, float *sorted,
+                                         float enough)
+{
+    int lane = (int)threadIdx.x % CUDA_WARP, turn = 0;
+    uint32_t out = 0;
+    float sum = 0;
+
+    static_assert(CHOICES_MAX <= 32 * CUDA_WARP, "a bit of `out` for each of a lane's");
+    for (int i = lane; i < a.k; i += CUDA_WARP, turn++) {
+        float s = sorted[i], before = 0;
+
+        for (int j = 0; j < a.k; j++)
+            if (sorted[j] > s || (sorted[j] == s && j < i))
+                before += sorted[j];
+        out |= (uint32_t)(before >= enough && before > 0) << turn;
+    }
+    __syncwarp();
+    turn = 0;
+    for (int i = lane; i < a.k; i += CUDA_WARP, turn++)
+        if (out >> turn & 1) {
+            a.id[row * (size_t)a.k + (size_t)i] = -1;
+            sorted[i] = 0;
+        }
+    __syncwarp();
+    for (int i = 0; i < a.k; i++)
+        sum += sorted[i];
+    return sum;
+}
+
 // A warp: the k largest, listed by ascending id, ties to the lower id. A lane has every 32nd expert's word;
 // score(i) is its i-th one's.
 template <int OWN, typename S>
@@ -91,6 +121,8 @@ __device__ static void route_row(const struct route_args &a, size_t row, uint32_
     __syncwarp();
     for (int i = 0; i < a.k; i++)
         sum += sorted[i];
+    if (a.top_p > 0)
+        sum = leave_out(a, row, sorted, a.top_p * sum);
     for (int i = lane; i < a.k; i += CUDA_WARP)
         a.weight[row * (size_t)a.k + (size_t)i] =
             (a.norm ? sorted[i] / (sum + 1e-20f) : sorted[i]) * a.scale;

@@ -20,6 +20,30 @@ static float router_score(float v)
     return sqrtf(v > 20 ? v : (float)(v < -18 ? e : det_log(1 + e)));
 }
 
+/* Experts behind those that hold `enough`; the sum of the others. */
+static float leave_out(int32_t *id, float *weight, int n, float enough)
+{
+    bool out[EXPERTS_MAX];
+    float sum = 0;
+
+    for (int i = 0; i < n; i++) {
+        float before = 0;
+
+        for (int j = 0; j < n; j++)
+            if (weight[j] > weight[i] || (weight[j] == weight[i] && j < i))
+                before += weight[j];
+        out[i] = before >= enough && before > 0;
+    }
+    for (int i = 0; i < n; i++) {
+        if (out[i]) {
+            id[i] = -1;
+            weight[i] = 0;
+        }
+        sum += weight[i];
+    }
+    return sum;
+}
+
 /* An expert goes in front of those it beats; ids come ascending, so among equals the lower one stays. */
 static void route_row(const struct route_args *a, int r)
 {
@@ -57,6 +81,8 @@ static void route_row(const struct route_args *a, int r)
         weight[i] = router_score(logit[id[i]] * a->temp);
         sum += weight[i];
     }
+    if (a->top_p > 0)
+        sum = leave_out(id, weight, n, a->top_p * sum);
     for (int i = 0; i < n; i++)
         weight[i] = (a->norm ? weight[i] / (sum + 1e-20f) : weight[i]) * a->scale;
 }

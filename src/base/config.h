@@ -51,6 +51,7 @@ struct config {
     char *pin;   /* "auto", "off" or "round,proxy" cores */
     int graphs;  /* enum graphs */
     bool overlap, side, early_ingest;
+    int expert_top_p; /* percent */
     int graph_max, graph_pieces;
     size_t engram_cache;
     const char *engram_io; /* auto, uring, pread */

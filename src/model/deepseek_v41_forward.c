@@ -318,7 +318,8 @@ static void experts(const struct v41_arch *a, const struct v41_layer *l, struct 
                                              .k = e->k,
                                              .norm = a->norm_topk,
                                              .scale = a->routed_scale,
-                                             .temp = 1.0f });
+                                             .temp = 1.0f,
+                                             .top_p = x->top_p });
     x->op->moe(x->q, &(struct moe_args){ .w1 = e->d_w1,
                                          .w3 = e->d_w3,
                                          .w2 = e->d_w2,

@@ -30,6 +30,7 @@ struct exec {
     int workers;      /* of the device: what per-worker scratch is sized by */
     enum round round; /* of activations: ROUND_NONE at fp32, ROUND_BF16 at bf16 and released */
     enum codec in;    /* of inputs of FP8 and MXFP4 weights: CODEC_QW at released, else CODEC_F32 */
+    float top_p;      /* of op route; 0: all experts */
     bool side;        /* ops that do not need each other are queued as sections of op `side` */
     bool trace;       /* setting trace_numerics: look for a NaN or an infinity behind every layer */
     void (*passed)(void *arg, int layer); /* told when a layer has been queued; NULL: nobody asks */

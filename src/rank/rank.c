@@ -523,6 +523,7 @@ static int open_comm(struct rank *k)
                           .workers = k->dev->workers,
                           .round = c->numerics == NUMERICS_FP32 ? ROUND_NONE : ROUND_BF16,
                           .in = c->numerics == NUMERICS_RELEASED ? CODEC_QW : CODEC_F32,
+                          .top_p = c->expert_top_p < 100 ? (float)c->expert_top_p / 100 : 0,
                           /* ranks that are threads may wait for each other on one device */
                           .side = c->side && k->dev->side_bytes > 0 && !k->hub,
                           .trace = c->trace_numerics };

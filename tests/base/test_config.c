@@ -53,6 +53,7 @@ static const struct {
     { "cache_quant", "on" },
     { "partials", "auto" },
     { "experts", "width" },
+    { "expert_top_p", "100" },
     { "draft", "auto" },
     { "depth", "auto" },
     { "spec_draft", "on" },
@@ -396,11 +397,11 @@ static const char *const local_keys[] = {
 };
 
 static const char *const agreed_keys[] = {
-    "ranks=2",         "link=tcp",        "comm=link",     "backend=ref",  "numerics=fp32",
-    "cache_quant=off", "partials=fp32",   "experts=whole", "draft=none",   "depth=3",
-    "spec_draft=off",  "slots=1",         "context=99",    "window_max=4", "prefill_chunk=64",
-    "ignore_eos=on",   "graphs=off",      "graph_max=1",   "rails=1",      "stripe_min=1",
-    "plan_form=imm",   "early_ingest=on",
+    "ranks=2",         "link=tcp",        "comm=link",       "backend=ref",  "numerics=fp32",
+    "cache_quant=off", "partials=fp32",   "experts=whole",   "draft=none",   "depth=3",
+    "spec_draft=off",  "slots=1",         "context=99",      "window_max=4", "prefill_chunk=64",
+    "ignore_eos=on",   "graphs=off",      "graph_max=1",     "rails=1",      "stripe_min=1",
+    "plan_form=imm",   "early_ingest=on", "expert_top_p=90",
 };
 
 Test(config, the_agreed_text_holds_what_ranks_must_share)

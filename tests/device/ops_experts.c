@@ -8,6 +8,7 @@
 struct router {
     int experts, k, norm;
     bool ties;
+    float top_p;
 };
 
 static void run_route(const struct trial *t, const struct op_table *op, struct queue *q,
@@ -25,15 +26,18 @@ static void run_route(const struct trial *t, const struct op_table *op, struct q
                                        .k = s->k,
                                        .norm = s->norm,
                                        .scale = 2.5f,
-                                       .temp = 1 });
+                                       .temp = 1,
+                                       .top_p = s->top_p });
 }
 
 static void route(struct lab *l)
 {
-    static const struct router shapes[] = { { 6, 3, 1, false },   { 4, 2, 0, false },
-                                            { 384, 6, 1, false }, { 1024, 8, 1, false },
-                                            { 40, 40, 1, false }, { 1, 1, 1, false },
-                                            { 64, 7, 1, true },   { 33, 5, 0, true } };
+    static const struct router shapes[] = { { 6, 3, 1, false },         { 4, 2, 0, false },
+                                            { 384, 6, 1, false },       { 1024, 8, 1, false },
+                                            { 40, 40, 1, false },       { 1, 1, 1, false },
+                                            { 64, 7, 1, true },         { 33, 5, 0, true },
+                                            { 384, 6, 1, false, 0.8f }, { 40, 40, 1, false, 0.5f },
+                                            { 6, 3, 0, false, 0.6f },   { 64, 7, 1, true, 0.5f } };
 
     lab_begin(l, "route");
     for (int i = 0; i < COUNT(shapes); i++) {
@@ -41,8 +45,8 @@ static void route(struct lab *l)
         struct trial t;
         float *logit, *bias;
 
-        trial_begin(&t, l, run_route, s, 80, "%d of %d experts norm %d ties %d", s->k, s->experts,
-                    s->norm, s->ties);
+        trial_begin(&t, l, run_route, s, 80, "%d of %d experts norm %d ties %d top_p %g", s->k,
+                    s->experts, s->norm, s->ties, (double)s->top_p);
         logit = trial_in(&t, (size_t)(80 * s->experts), 12);
         bias = trial_in(&t, (size_t)s->experts, 0.5f);
         for (int k = 0; s->ties && k < 80 * s->experts; k++)

@@ -67,6 +67,71 @@ Test(moe, route_breaks_ties_to_the_lower_id)
     bed_close(&b);
 }
 
+Test(moe, route_leaves_out_what_others_hold_enough_without)
+{
+    /* scores: nearly 5, 4, 3, 2 for ids 3, 0, 2, 1, so sums of the larger ones are 0, 5, 9, 12 of 14 */
+    static const float score[4] = { 4, 2, 3, 5 };
+    static const struct {
+        float top_p;
+        int norm, stay;
+    } cases[] = { { 0, 1, 4 },    { 0.01f, 1, 1 }, { 0.3f, 0, 1 },  { 0.4f, 1, 2 },
+                  { 0.6f, 1, 2 }, { 0.7f, 1, 3 },  { 0.84f, 0, 3 }, { 0.9f, 1, 4 } };
+    static const int rank[4] = { 1, 3, 2, 0 };
+    float logit[4], bias[4] = { 0 };
+    struct bed b;
+
+    bed_open(&b, 1);
+    for (int e = 0; e < 4; e++)
+        logit[e] = (float)log(expm1((double)(score[e] * score[e])));
+    for (size_t c = 0; c < sizeof(cases) / sizeof(cases[0]); c++) {
+        float w[4], kept = 0;
+        int32_t id[4];
+
+        b.op->route(b.q, &(struct route_args){ .logit = logit,
+                                               .bias = bias,
+                                               .id = id,
+                                               .weight = w,
+                                               .rows = 1,
+                                               .experts = 4,
+                                               .k = 4,
+                                               .norm = cases[c].norm,
+                                               .scale = 1,
+                                               .temp = 1,
+                                               .top_p = cases[c].top_p });
+        for (int e = 0; e < 4; e++)
+            kept += rank[e] < cases[c].stay ? score[e] : 0;
+        for (int e = 0; e < 4; e++) {
+            bool stays = rank[e] < cases[c].stay;
+            float want = stays ? score[e] / (cases[c].norm ? kept : 1) : 0;
+
+            cr_expect(eq(int, id[e], stays ? e : -1), "case %zu expert %d", c, e);
+            cr_expect(fabsf(w[e] - want) < 1e-5f, "case %zu expert %d: %g", c, e, (double)w[e]);
+        }
+    }
+    /* of equal ones the lower id stays */
+    for (int e = 0; e < 4; e++)
+        logit[e] = 1;
+    {
+        float w[4];
+        int32_t id[4];
+
+        b.op->route(b.q, &(struct route_args){ .logit = logit,
+                                               .bias = bias,
+                                               .id = id,
+                                               .weight = w,
+                                               .rows = 1,
+                                               .experts = 4,
+                                               .k = 4,
+                                               .norm = 1,
+                                               .scale = 1,
+                                               .temp = 1,
+                                               .top_p = 0.5f });
+        cr_expect(id[0] == 0 && id[1] == 1 && id[2] == -1 && id[3] == -1);
+        cr_expect(eq(flt, w[1], 0.5f));
+    }
+    bed_close(&b);
+}
+
 Test(moe, route_always_gives_valid_ids)
 {
     float logit[6], bias[6] = { 0 }, w[3];
