@@ -196,6 +196,8 @@ __device__ static void row_end(const struct route_args &a, size_t r, const struc
 #pragma unroll
         for (int j = i; j < i + 8; j++)
             sum += choice->sorted[j];
+    if (a.top_p > 0)
+        sum = leave_out(a, r, choice->sorted, a.top_p * sum);
 #pragma unroll 1
     for (int i = lane; i < a.k; i += CUDA_WARP)
         a.weight[r * (size_t)a.k + (size_t)i] =
