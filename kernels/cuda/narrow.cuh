@@ -400,8 +400,8 @@ __device__ static inline void narrow_part(const C &codes, const struct narrow_x<
 }
 
 // Bound by the bytes of the weights, or by their decoding.
-template <class C, int NT>
-__global__ static void __launch_bounds__(STRIP_THREADS, narrow_blocks<C, NT>())
+template <class C, int NT, int BLOCKS = narrow_blocks<C, NT>()>
+__global__ static void __launch_bounds__(STRIP_THREADS, BLOCKS)
     strip_rows(const __grid_constant__ struct strip_launch p)
 {
     extern __shared__ uint4 narrow_memory[];

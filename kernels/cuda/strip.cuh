@@ -53,6 +53,7 @@ enum strip_role { STRIP_DENSE, STRIP_GATE_UP, STRIP_DOWN };
 struct strip_launch {
     enum strip_role role;
     int splits, rows;
+    bool roomy;       // a multiprocessor has a block less than registers allow, with more of them
     struct strip_x x; // inputs; data NULL: blocks make their own from `from`
     const float *from;
     int ldfrom; // experts of many rows: values of a row of `from`
@@ -129,28 +130,38 @@ __host__ __device__ static inline int strip_pieces(const struct mat &w)
     return strip_units(w) * 2 / strip_halves(w);
 }
 
-// strip_splits - how many blocks share the inputs of each of `strips` strips: the number for which, on
-// the device's multiprocessors of up to `most` blocks each, the longest part and the waves of blocks take
-// least. A block alone decodes no faster than one of all places: a warp waits for itself most of the time.
-static inline int strip_splits(const struct queue *q, int strips, int pieces, int most)
+// How many blocks share the inputs of each strip, and how many a multiprocessor is to have.
+struct strip_cut {
+    int splits, places;
+};
+
+// strip_cut_of - of `strips` strips: the numbers for which, on the device's multiprocessors of up to `most` blocks each and
+// no fewer than `fewest`, the longest part and the waves of blocks take least. A block alone decodes no faster than one of
+// all places: a warp waits for itself most of the time. Of two that take as long the one with more registers.
+static inline struct strip_cut strip_cut_of(const struct queue *q, int strips, int pieces, int most,
+                                            int fewest)
 {
     enum { WAVE = 4 };
     const struct cuda_device *d = (const struct cuda_device *)q->dev;
-    int fit = d->shared_sm / NARROW_SHARED, places = fit < most ? (fit > 1 ? fit : 1) : most;
-    int room = d->sms * places * 85 / 99; // blocks in clusters that fit at once: 340 of 396 on 132
-    int best = 1, least = 1 << 30;
+    int fit = d->shared_sm / NARROW_SHARED, least = 1 << 30;
+    struct strip_cut best = { 1, most };
 
-    for (int n = 1; n <= STRIP_SPLITS; n++) {
-        int blocks = (strips * n + d->sms - 1) / d->sms;
-        int each = (pieces + n * STRIP_WARPS - 1) / (n * STRIP_WARPS);
-        int cost =
-            (blocks > places ? blocks : places) * each + WAVE * ((strips * n + room - 1) / room);
+    most = fit < most ? (fit > 1 ? fit : 1) : most;
+    fewest = fewest < most ? fewest : most;
+    for (int places = fewest; places <= most; places++)
+        for (int n = 1; n <= STRIP_SPLITS; n++) {
+            int blocks = (strips * n + d->sms - 1) / d->sms;
+            int each = (pieces + n * STRIP_WARPS - 1) / (n * STRIP_WARPS);
+            // clusters do not fit everywhere: 340 blocks of them at once on 132 multiprocessors of 3
+            int room = d->sms * places * (n > 1 ? 85 : 99) / 99;
+            int cost = (blocks > places ? blocks : places) * each +
+                       WAVE * ((strips * n + room - 1) / room);
 
-        if (cost < least) {
-            least = cost;
-            best = n;
+            if (cost < least) {
+                least = cost;
+                best = { n, places };
+            }
         }
-    }
     return best;
 }
 

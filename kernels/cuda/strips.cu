@@ -280,9 +280,12 @@ static void products(struct queue *q, const struct matmul_args *const *a, struct
             continue;
         }
         if (!thin) {
-            p[i].splits =
-                strip_splits(q, p[i].groups * p[i].parts, strip_pieces(p[i].w),
-                             p[i].w.dtype == DTYPE_BF16 ? STRIP_PLACES_PLAIN : STRIP_PLACES);
+            int most = p[i].w.dtype == DTYPE_BF16 ? STRIP_PLACES_PLAIN : STRIP_PLACES;
+            struct strip_cut cut = strip_cut_of(q, p[i].groups * p[i].parts, strip_pieces(p[i].w),
+                                                most, p[i].w.dtype == DTYPE_EXL3 ? most - 1 : most);
+
+            p[i].splits = cut.splits;
+            p[i].roomy = cut.places < most;
             p[i].span = narrow_span(p[i].w, p[i].splits);
         }
         product_alone(q, a[i], p[i]);

@@ -309,9 +309,12 @@ template <class C> static void strip_go(struct queue *q, const struct strip_laun
     if (p->wide) {
         wide_go<C, 1>(q, p, grid);
     } else if (p->rows <= STRIP_TOKENS) {
+        void (*kernel)(struct strip_launch) = strip_rows<C, 1>;
+
+        if constexpr (C::F16 && C::BLOCKS == STRIP_PLACES)
+            kernel = p->roomy ? strip_rows<C, 1, C::BLOCKS - 1> : kernel;
         grid.z = 1;
-        launch_cluster(q, strip_rows<C, 1>, grid.x, grid, STRIP_THREADS,
-                       narrow_bytes<C, 1>(p, p->rows), *p);
+        launch_cluster(q, kernel, grid.x, grid, STRIP_THREADS, narrow_bytes<C, 1>(p, p->rows), *p);
     } else {
         grid.z = blocks_for((size_t)p->rows, 2 * STRIP_TOKENS);
         launch_cluster(q, strip_rows<C, 2>, grid.x, grid, STRIP_THREADS,

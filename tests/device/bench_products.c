@@ -160,10 +160,12 @@ static void dense(struct product_bench *p)
         .rows = n,                                                                                 \
         .cols = k,                                                                                 \
         .q = { 1, CODEBOOK_MUL1, 2 * b, .slices = 1 } },                                           \
-      b == 5 && n <= 16384 }
+      b == 5 && n <= 16384 && k <= 5120 }
         EXL3(5, 1280, 5120),
         EXL3(5, 16384, 1280),
         EXL3(5, 5120, 4096),
+        EXL3(5, 12800, 6144),
+        EXL3(5, 32768, 1280),
         EXL3(6, 64640, 5120),
         EXL3(2, 5120, 4096),
         EXL3(3, 5120, 4096),
