@@ -40,8 +40,8 @@ __device__ static inline void gang_wait()
     asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
-// gang_begin - the same where nothing has been written that others look for, and nothing is waited for: behind gang_wait all
-// blocks have begun.
+// gang_begin - the same where nothing has been written that others look for but barriers that barrier_publish followed, and
+// nothing is waited for: behind gang_wait all blocks have begun.
 __device__ static inline void gang_begin()
 {
     asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
@@ -312,6 +312,19 @@ __device__ static inline void peer_send(float *to, float v, uint64_t *bar, int r
                      far),
                  "r"(f32_bits(v)), "r"(far_bar)
                  : "memory");
+}
+
+__device__ static inline void peer_send(uint2 *to, uint2 v, uint64_t *bar, int rank)
+{
+    uint32_t far, far_bar;
+
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(far) : "r"(shared_at(to)), "r"(rank));
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(far_bar) : "r"(shared_at(bar)), "r"(rank));
+    asm volatile(
+        "st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.b32 [%0], {%1, %2}, [%3];" ::"r"(
+            far),
+        "r"(v.x), "r"(v.y), "r"(far_bar)
+        : "memory");
 }
 
 // ---- values --------------------------------------------------------------------------------------

@@ -211,6 +211,11 @@ static inline void peer_send(float *to, float v, uint64_t *bar, int rank)
     emulated::parcel_send(to, &v, sizeof(v), bar, rank);
 }
 
+static inline void peer_send(uint2 *to, uint2 v, uint64_t *bar, int rank)
+{
+    emulated::parcel_send(to, &v, sizeof(v), bar, rank);
+}
+
 // ---- values -------------------------------------------------------------------------------------
 
 static inline uint16_t bf16_nearest(float v)
