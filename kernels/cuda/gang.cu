@@ -2,11 +2,10 @@
 //
 // Values of quantised rows are bf16 numbers, so products with them are exact once the other side is
 // taken apart into bf16 planes. A gang of blocks (a cluster) has a row and TALL heads; each block
-// decodes its share of the keys once and keeps it for both products. Blocks meet twice: for the largest
-// logit, and for the sums, of which each block gets those of its share of the dimensions sent. How keys are
-// dealt out depends on the number of keys of the row alone, and shares are added in order.
-#include <cooperative_groups.h>
-
+// decodes its share of the keys once and keeps it for both products. Blocks wait for each other twice: for
+// the largest logit, and for the sums, of which each block gets those of its share of the dimensions sent. How
+// keys are dealt out depends on the number of keys of the row alone, and shares are added in order; how many heads
+// a gang has changes nothing in any of them.
 #include "kernels/cuda/attend.cuh"
 #include "kernels/cuda/matrix.cuh"
 #include "kernels/cuda/turn.cuh"
@@ -19,6 +18,7 @@ extern "C" {
 #define THREADS (WARPS * CUDA_WARP)
 #define GANG 8                                        // blocks that share out the keys of a row
 #define TALL 16                                       // heads: rows of an instruction
+#define FLAT 8                                        // the same where there is room for more gangs
 #define GANG_KEYS 128                                 // of a block, at most
 #define QUARTERS 4                                    // of the dimensions: warps share out a logit
 #define GANG_TILES (GANG_KEYS / 8 * QUARTERS / WARPS) // of 8 keys a warp has logits of, at most
@@ -40,12 +40,10 @@ __host__ __device__ static size_t share_bytes(int dim)
     return (size_t)GANG * TALL * (size_t)(dim / GANG + PAD) * sizeof(float);
 }
 
-// Keys of a block as bf16; where memory is short the shares lie in the same place afterwards.
+// Keys of a block as bf16.
 __host__ __device__ static size_t key_bytes(int dim, int keys)
 {
-    size_t key = (size_t)keys * (size_t)(dim + PAD) * sizeof(uint16_t), share = share_bytes(dim);
-
-    return key > share ? key : share;
+    return (size_t)keys * (size_t)(dim + PAD) * sizeof(uint16_t);
 }
 
 // The quarters of logits; behind them lie exponentials as bf16.
@@ -61,6 +59,12 @@ __host__ __device__ static size_t head_bytes(int dim, int keys)
     size_t logit = logit_bytes(keys) + sizeof(uint16_t) * TALL * (size_t)(keys + PAD);
 
     return head > logit ? head : logit;
+}
+
+// Where in a block's memory the sums lie that are sent to it.
+__host__ __device__ static size_t sums_from(int dim, int keys)
+{
+    return key_bytes(dim, keys) + head_bytes(dim, keys);
 }
 
 // Values from `begin` on are turned by their row's position: pairs of neighbours.
@@ -124,12 +128,9 @@ __device__ static inline void keys_fetch(const struct attend_args &a, const stru
         if (from + p.key < w.win) {
             const unsigned char *at = near + (size_t)(uint32_t)row[i] * a.win.row_bytes;
 
-            if (DIM % 512 == 0)
-                copy_ahead<16>(p.stored + 16 * c, at + 16 * c);
-            else
 #pragma unroll
-                for (int k = 0; k < 16; k += 4)
-                    copy_ahead<4>(p.stored + 16 * c + k, at + 16 * c + k);
+            for (int k = 0; k < 16; k += 4)
+                copy_ahead<4>(p.stored + 16 * c + k, at + 16 * c + k);
             if (c < DIM / 32 / 4)
                 copy_ahead<4>(p.stored + DIM + 4 * c, at + DIM + 4 * c);
         } else {
@@ -142,12 +143,59 @@ __device__ static inline void keys_fetch(const struct attend_args &a, const stru
     }
 }
 
-// As bf16; zeros behind the end. The first `win` keys are rows of the window.
+// The same of rows that are pieces of 16 bytes, a thread each of one; `come` counts them.
+template <int DIM>
+__device__ static inline void keys_bring(const struct attend_args &a, const struct gang_row &w,
+                                         int from, int mine, uint16_t *keys, uint64_t *come)
+{
+    constexpr int NEAR = DIM + DIM / 32, FAR = DIM / 2 + DIM / 16;
+    int j = (int)threadIdx.x % CUDA_WARP * WARPS + (int)threadIdx.x / CUDA_WARP;
+    int near = min(max(w.win - from, 0), mine);
+    unsigned char *to = (unsigned char *)(keys + j * (DIM + PAD)) + DIM;
+    size_t row, slot = (size_t)w.slot;
+
+    if (threadIdx.x == 0)
+        barrier_expect(come, near * NEAR + (mine - near) * FAR);
+    if (j >= mine)
+        return;
+    row = (size_t)(uint32_t)row_of(a, w, from + j);
+    if (j < near)
+        bulk_bring(to, a.win.base + slot * a.win.slot_stride + row * a.win.row_bytes, NEAR, come);
+    else
+        bulk_bring(to, a.more.base + slot * a.more.slot_stride + row * a.more.row_bytes, FAR, come);
+}
+
+// What a thread has of a key as it is stored.
+struct gang_stored {
+    uint4 code;
+    uint32_t scale;
+};
+
+template <int DIM>
+__device__ static inline struct gang_stored stored_load(const struct gang_piece<DIM> &p, int win,
+                                                        int mine)
+{
+    struct gang_stored s = {};
+
+    if (p.key < mine && p.key < win) {
+        s.code = ((const uint4 *)p.stored)[p.piece];
+        s.scale = p.stored[DIM + p.piece / 2];
+    } else if (p.key < mine) {
+        uint2 u = ((const uint2 *)p.stored)[p.piece];
+
+        s.code = make_uint4(u.x, u.y, 0, 0);
+        s.scale = p.stored[DIM / 2 + p.piece];
+    }
+    return s;
+}
+
+// As bf16; zeros behind the end. The first `win` keys are rows of the window. A warp has whole keys, and the next one's
+// codes before it writes this one's values.
 template <int DIM>
 __device__ static inline void keys_decode(int win, int mine, int keys, uint16_t *at)
 {
-    copy_wait_all();
-    __syncwarp();
+    struct gang_stored now = stored_load<DIM>({ at, 0 }, win, mine), next;
+
 #pragma unroll 1
     for (int i = 0; i * THREADS < keys * (DIM / 16); i++) {
         const struct gang_piece<DIM> p(at, i);
@@ -155,25 +203,28 @@ __device__ static inline void keys_decode(int win, int mine, int keys, uint16_t 
 
         if (p.key >= keys) // so is the whole warp
             break;
+        next = stored_load<DIM>({ at, i + 1 }, win, mine);
         if (p.key < mine && p.key < win) {
-            uint4 u = ((const uint4 *)p.stored)[c];
-
-            by = scale_pair(p.stored[DIM + c / 2]);
-            e4m3_eight(u.x, u.y, by, out[0]);
-            e4m3_eight(u.z, u.w, by, out[1]);
+            by = scale_pair(now.scale);
+            e4m3_eight(now.code.x, now.code.y, by, out[0]);
+            e4m3_eight(now.code.z, now.code.w, by, out[1]);
         } else if (p.key < mine) {
-            uint2 u = ((const uint2 *)p.stored)[c];
-
-            by = p.stored[DIM / 2 + c];
+            by = now.scale;
             by = (by & 0x7f) == 0x7f ? 0x7fc07fc0u : e4m3_far(by | by << 16);
-            e2m1_eight(u.x, by, out[0]);
-            e2m1_eight(u.y, by, out[1]);
+            e2m1_eight(now.code.x, by, out[0]);
+            e2m1_eight(now.code.y, by, out[1]);
         }
         __syncwarp();
 #pragma unroll
-        for (int k = 0; k < 2; k++)
-            ((uint4 *)p.place)[2 * c + (uint32_t)k] =
-                make_uint4(out[k][0], out[k][1], out[k][2], out[k][3]);
+        for (int k = 0; k < 2;
+             k++) { // of eight lanes four begin with the other half: no bank twice
+            bool other = (c >> 2 & 1) != (uint32_t)k;
+            uint4 v = make_uint4(other ? out[1][0] : out[0][0], other ? out[1][1] : out[0][1],
+                                 other ? out[1][2] : out[0][2], other ? out[1][3] : out[0][3]);
+
+            ((uint4 *)p.place)[2 * c + (other ? 1 : 0)] = v;
+        }
+        now = next;
     }
 }
 
@@ -287,32 +338,40 @@ struct gang_sums {
     float v[GANG_TILES][4];
 };
 
+// The warp's t-th 8 keys of `tiles`; the last ones again behind the end.
+__device__ static inline int tile_of(int t, int tiles)
+{
+    return min((int)threadIdx.x / CUDA_WARP / QUARTERS + WARPS / QUARTERS * t, max(tiles, 1) - 1);
+}
+
 // Logits lie where the heads lay, by quarters of the dimensions.
+template <int T>
 __device__ static inline void logits_put(const struct gang_sums &m, int keys, float *logit)
 {
     int lane = (int)threadIdx.x % CUDA_WARP, warp = (int)threadIdx.x / CUDA_WARP;
 
     __syncthreads(); // the heads have been used
 #pragma unroll
-    for (int t = 0; t < GANG_TILES; t++) {
+    for (int t = 0; t < T; t++) {
         int tile = warp / QUARTERS + WARPS / QUARTERS * t;
         float *to =
             logit + (warp % QUARTERS * TALL + lane / 4) * (keys + PAD) + tile * 8 + lane % 4 * 2;
 
-        if (tile >= keys / 8)
-            break;
-        *(float2 *)to = make_float2(m.v[t][0], m.v[t][1]);
-        *(float2 *)(to + 8 * (keys + PAD)) = make_float2(m.v[t][2], m.v[t][3]);
+        if (tile < keys / 8) {
+            *(float2 *)to = make_float2(m.v[t][0], m.v[t][1]);
+            *(float2 *)(to + 8 * (keys + PAD)) = make_float2(m.v[t][2], m.v[t][3]);
+        }
     }
 }
 
-// Logits of `keys` keys: a warp a quarter of the dimensions and every fourth 8 keys.
-template <int DIM>
+// Logits of up to T times 32 keys: a warp a quarter of the dimensions and every fourth 8 keys.
+template <int DIM, int T>
 __device__ static inline void gang_logits(const uint16_t *head, const uint16_t *key, int keys,
                                           float *logit)
 {
     int lane = (int)threadIdx.x % CUDA_WARP, warp = (int)threadIdx.x / CUDA_WARP;
-    int k0 = warp % QUARTERS * (DIM / QUARTERS), tile0 = warp / QUARTERS;
+    int k0 = warp % QUARTERS * (DIM / QUARTERS);
+    const uint16_t *from = key + lane % 8 * (DIM + PAD) + k0 + lane / 8 * 8;
     struct gang_sums m = {};
 
 #pragma unroll
@@ -322,36 +381,34 @@ __device__ static inline void gang_logits(const uint16_t *head, const uint16_t *
         heads_load<DIM>(left[0], head, k0 + k);
         heads_load<DIM>(left[1], head, k0 + k + 16);
 #pragma unroll
-        for (int t = 0; t < GANG_TILES; t++) {
-            int tile = tile0 + WARPS / QUARTERS * t;
+        for (int t = 0; t < T; t++) {
             uint32_t b[4];
 
-            if (tile >= keys / 8)
-                break;
-            matrices_load(b, key + (tile * 8 + lane % 8) * (DIM + PAD) + k0 + k + lane / 8 * 8);
+            matrices_load(b, from + tile_of(t, keys / 8) * 8 * (DIM + PAD) + k);
             multiply(m.v[t], left[0], b[0], b[1]);
             multiply(m.v[t], left[1], b[2], b[3]);
         }
     }
-    logits_put(m, keys, logit);
+    logits_put<T>(m, keys, logit);
 }
 
 // The same for heads that are no bf16 numbers, from the heads as they came.
 template <int DIM>
-__device__ __noinline__ static void
-logits_of_planes(const struct attend_args &a, const struct gang_turn &turn, int room, int keys)
+__device__ __noinline__ static void logits_of_planes(const struct attend_args &a,
+                                                     const struct gang_turn &turn, int room,
+                                                     int tall, int keys)
 {
     extern __shared__ __align__(16) unsigned char dynamic[];
     const uint16_t *key = (const uint16_t *)dynamic;
     int lane = (int)threadIdx.x % CUDA_WARP, warp = (int)threadIdx.x / CUDA_WARP;
     int k0 = warp % QUARTERS * (DIM / QUARTERS), tile0 = warp / QUARTERS;
-    int h0 = (int)blockIdx.y * TALL;
+    int h0 = (int)blockIdx.y * tall;
     const float *q = a.q + ((size_t)blockIdx.z * (size_t)a.heads + (size_t)h0) * DIM;
     struct gang_sums m = {};
 
 #pragma unroll 1
     for (int k = k0; k < k0 + DIM / QUARTERS; k += 16) {
-        const struct planes p = heads_planes<DIM>(q, a.heads - h0, turn, a.round, k);
+        const struct planes p = heads_planes<DIM>(q, min(tall, a.heads - h0), turn, a.round, k);
 
 #pragma unroll
         for (int t = 0; t < GANG_TILES; t++) {
@@ -369,24 +426,40 @@ logits_of_planes(const struct attend_args &a, const struct gang_turn &turn, int 
             multiply(m.v[t], p.top, b[0], b[1]);
         }
     }
-    logits_put(m, keys, (float *)(dynamic + key_bytes(DIM, room)));
+    logits_put<GANG_TILES>(m, keys, (float *)(dynamic + key_bytes(DIM, room)));
+}
+
+// Of two pairs of columns a lane keeps one and gets what belongs beside it from its neighbour, the even lane that of the
+// first pair; then they go where they are added.
+__device__ static inline void sums_send(float x0, float y0, float x1, float y1, bool wanted,
+                                        float *to, const float *far, uint64_t *come, int peer)
+{
+    bool odd = threadIdx.x % 2;
+    float x = __shfl_xor_sync(FULL_MASK, odd ? x0 : x1, 1);
+    float y = __shfl_xor_sync(FULL_MASK, odd ? y0 : y1, 1);
+    float4 v = odd ? make_float4(x, y, x1, y1) : make_float4(x0, y0, x, y);
+
+    if (wanted && far)
+        *(float4 *)to = v;
+    if (wanted && !far)
+        peer_send(to, v, come, peer);
 }
 
 // Values: a warp COLS columns, whose sums go to the block that has them; `weight` are the exponentials as
 // bf16, NULL: they are no such numbers. `far`: memory of
-// the gang that the sums go through, NULL: they go where the keys lie.
+// the gang that the sums go through, NULL: they are sent to `share`, where `come` counts them.
 template <int DIM>
 __device__ static void gang_values(const uint16_t *weight, const float *prob, const uint16_t *key,
-                                   int keys, float *far, float *share)
+                                   int keys, int heads, float *far, float *share, uint64_t *come)
 {
     constexpr int LD = DIM + PAD, COLS = DIM / WARPS < 16 ? 16 : DIM / WARPS, TILES = COLS / 8;
     constexpr int WIDE = DIM / GANG + PAD;
-    cooperative_groups::cluster_group gang = cooperative_groups::this_cluster();
     int lane = (int)threadIdx.x % CUDA_WARP, warp = (int)threadIdx.x / CUDA_WARP;
     int r = lane / 4, c = lane % 4 * 2, n0 = warp * COLS, odd = lane % 2;
+    int peer = n0 / (DIM / GANG);
     float acc[TILES][4] = {}, *to;
 
-#pragma unroll 1
+#pragma unroll 5
     for (int k = n0 < DIM && weight ? 0 : keys; k < keys; k += 16) {
         uint32_t left[4];
 
@@ -426,54 +499,82 @@ __device__ static void gang_values(const uint16_t *weight, const float *prob, co
             }
         }
     }
-    if (!far)
-        gang_meet(); // everybody's keys have been used
     if (n0 >= DIM)
         return;
-    // of two lanes the one has four columns of row r, the other of row r + 8
-    to = (far ? far + (size_t)(n0 / (DIM / GANG)) * (GANG * TALL * WIDE)
-              : gang.map_shared_rank(share, n0 / (DIM / GANG))) +
-         ((int)gang.block_rank() * TALL + r + odd * 8) * WIDE + n0 % (DIM / GANG) +
-         lane % 4 / 2 * 4;
+    to = (far ? far + (size_t)peer * (GANG * TALL * WIDE) : share) + (int)blockIdx.x * TALL * WIDE +
+         n0 % (DIM / GANG) + lane % 4 / 2 * 4;
+    if (heads <= 8) { // of two lanes the one has four columns of a tile, the other of the next one
+        to += r * WIDE + odd * 8;
 #pragma unroll
-    for (int t = 0; t < TILES; t++) {
-        float x = __shfl_xor_sync(FULL_MASK, odd ? acc[t][0] : acc[t][2], 1);
-        float y = __shfl_xor_sync(FULL_MASK, odd ? acc[t][1] : acc[t][3], 1);
-
-        *(float4 *)(to + t * 8) =
-            odd ? make_float4(x, y, acc[t][2], acc[t][3]) : make_float4(acc[t][0], acc[t][1], x, y);
+        for (int t = 0; t < TILES; t += 2)
+            sums_send(acc[t][0], acc[t][1], acc[t + 1][0], acc[t + 1][1], r < heads, to + t * 8,
+                      far, come, peer);
+    } else { // of row r, the other of row r + 8
+        to += (r + odd * 8) * WIDE;
+#pragma unroll
+        for (int t = 0; t < TILES; t++)
+            sums_send(acc[t][0], acc[t][1], acc[t][2], acc[t][3], r + odd * 8 < heads, to + t * 8,
+                      far, come, peer);
     }
 }
 
-// A gang a row and TALL heads. Bound by the time of its steps, not by bytes or products.
+// x / y, `by` is 1 / y; y is neither very small nor very large.
+__device__ static inline float over(float x, float y, float by)
+{
+    float q = x * by;
+
+    return fmaf(fmaf(-q, y, x), by, q);
+}
+
+// How the sums of a gang come to the blocks that add them.
+enum gang_way {
+    GANG_THROUGH, // the scratch
+    GANG_SENT     // room of their own in shared memory
+};
+
+// A gang a row and `tall` heads. Bound by the time of its steps, not by bytes or products.
 template <int DIM>
 __global__ static void __launch_bounds__(THREADS, DIM == 128 ? 1 : 2)
-    attend_gang(const __grid_constant__ attend_args a, int room, bool through)
+    attend_gang(const __grid_constant__ attend_args a, int room, int tall, enum gang_way way)
 {
-    dependency_wait();
     extern __shared__ __align__(16) unsigned char dynamic[];
     __shared__ float most_of[GANG][TALL], sum_of[GANG][TALL]; // of every block's keys
     __shared__ struct gang_turn turn;
-    cooperative_groups::cluster_group gang = cooperative_groups::this_cluster();
-    gang_arrive(); // memory of a block that has not begun is nobody's
+    __shared__ uint64_t keys_come, most_come, sums_come;
     constexpr int MINE = DIM / GANG, WIDE = MINE + PAD; // dimensions that a block finishes
     constexpr int OWN = GANG_KEYS / CUDA_WARP;          // keys of a lane
-    int rank = (int)blockIdx.x, h0 = (int)blockIdx.y * TALL, row = (int)blockIdx.z;
+    constexpr bool BULK = DIM == 512;                   // rows are pieces of 16 bytes
+    int rank = (int)blockIdx.x, h0 = (int)blockIdx.y * tall, row = (int)blockIdx.z;
     int t = (int)threadIdx.x, lane = t % CUDA_WARP, h = t / CUDA_WARP;
-    int heads = a.heads - h0 < TALL ? a.heads - h0 : TALL, share, from, keys, mine, ld;
+    int heads = min(tall, a.heads - h0), share, from, keys, mine, ld, chosen;
     size_t at = ((size_t)row * (size_t)a.heads + (size_t)h0) * DIM;
-    struct gang_row w = { a.info[row].slot, 0, 0, 0, a.sel + (size_t)row * (size_t)a.topk };
-    int chosen = a.more.base && t < a.topk ? w.sel[t] : -1;
+    struct gang_row w = { 0, 0, 0, 0, a.sel + (size_t)row * (size_t)a.topk };
     struct gang_heads<DIM> head;
     uint16_t *key = (uint16_t *)dynamic, *head_at = key + key_bytes(DIM, room) / sizeof(*key);
     uint16_t *weight = head_at + logit_bytes(room) / sizeof(*key);
-    float *logit = (float *)head_at;
-    float *far;
-    float sink = h < heads ? a.sink[h0 + h] : 0, most = sink, sum = 0, l[OWN];
-    struct span s = window_of(a, row);
+    float *logit = (float *)head_at, *sums = (float *)(dynamic + sums_from(DIM, room)), *far;
+    float sink, most, sum = 0, l[OWN];
+    struct span s;
     uint32_t rest = 0;
 
     static_assert(WARPS == TALL, "a warp a head");
+    if (t == 0) {
+        barrier_init(&keys_come, 1);
+        barrier_init(&most_come, 1);
+        barrier_init(&sums_come, 1);
+        barrier_publish();
+        barrier_expect(&most_come, GANG * heads * (int)sizeof(float));
+        barrier_expect(&sums_come,
+                       GANG * heads * (int)sizeof(float) * (1 + (way == GANG_SENT ? MINE : 0)));
+    }
+    gang_begin(); // memory of a block that has not begun is nobody's
+    dependency_wait();
+    head = heads_fetch<DIM>(a.q + at, heads);
+    chosen = a.more.base && t < a.topk ? w.sel[t] : -1;
+    w.slot = a.info[row].slot;
+    s = window_of(a, row);
+    sink = h < heads ? a.sink[h0 + h] : 0;
+    most = sink;
     w.first = s.lo % a.win.cap;
     w.win = s.hi - s.lo;
     w.n = w.win + __syncthreads_count(chosen >= 0);
@@ -485,21 +586,34 @@ __global__ static void __launch_bounds__(THREADS, DIM == 128 ? 1 : 2)
     mine = mine < 0 ? 0 : mine < share ? mine : share;
     keys = (mine + 15) / 16 * 16;
     ld = keys + PAD;
+    if constexpr (BULK) {
+        keys_bring<DIM>(a, w, from, mine, key, &keys_come);
+    } else {
 #pragma unroll 1
-    for (int i = 0; i * THREADS < keys * (DIM / 16); i += GANG_AHEAD)
-        keys_fetch<DIM>(a, w, from, mine, i, key);
-    head = heads_fetch<DIM>(a.q + at, heads);
+        for (int i = 0; i * THREADS < keys * (DIM / 16); i += GANG_AHEAD)
+            keys_fetch<DIM>(a, w, from, mine, i, key);
+    }
     if (t == 0)
         turn.begin = a.freq ? DIM - a.dims : DIM;
     if (a.freq && t < a.dims / 2)
         turn.pair[t] = turn_of(a.info[row].pos, a.freq[t], false);
     __syncthreads();
     heads_put<DIM>(head, turn, a.round, head_at, rest);
+    if constexpr (BULK) {
+        barrier_wait(&keys_come, 0);
+    } else {
+        copy_wait_all();
+        __syncwarp();
+    }
     keys_decode<DIM>(w.win - from, mine, keys, key);
     if (__syncthreads_or(rest != 0))
-        logits_of_planes<DIM>(a, turn, room, keys);
+        logits_of_planes<DIM>(a, turn, room, tall, keys);
+    else if (keys <= 32)
+        gang_logits<DIM, 1>(head_at, key, keys, logit);
+    else if (keys <= 96)
+        gang_logits<DIM, 3>(head_at, key, keys, logit);
     else
-        gang_logits<DIM>(head_at, key, keys, logit);
+        gang_logits<DIM, GANG_TILES>(head_at, key, keys, logit);
     __syncthreads();
 #pragma unroll
     for (int i = 0; i < OWN; i++) {
@@ -516,40 +630,50 @@ __global__ static void __launch_bounds__(THREADS, DIM == 128 ? 1 : 2)
     }
     most = warp_max(most);
     gang_wait();
-    if (lane < GANG)
-        *gang.map_shared_rank(&most_of[rank][h], lane) = most;
-    gang_meet();
+    if (lane < GANG && h < heads)
+        peer_send(&most_of[rank][h], most, &most_come, lane);
+    barrier_wait(&most_come, 0);
+    if (h < heads) {
 #pragma unroll
-    for (int i = 0; i < GANG; i++)
-        most = most_of[i][h] > most ? most_of[i][h] : most;
-#pragma unroll
-    for (int i = 0; i < OWN; i++) {
-        int j = lane + i * CUDA_WARP;
-        float e = expf(l[i] - most);
+        for (int i = 0; i < GANG; i++) {
+            float other = most_of[i][h];
 
-        if (j >= keys)
-            continue;
+            most = other > most ? other : most;
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < OWN; i++) { // 0 behind the keys
+        int j = lane + i * CUDA_WARP;
+        float e;
+
+        if (i * CUDA_WARP >= keys)
+            break;
+        e = expf(l[i] - most);
         e = h < heads && j < mine ? e : 0;
         sum += e;
-        if (a.round == ROUND_BF16)
+        if (j < keys && a.round == ROUND_BF16)
             weight[h * ld + j] = (uint16_t)bf16_pair(e, 0);
-        else
+        if (j < keys && a.round != ROUND_BF16)
             logit[h * ld + j] = e;
     }
     sum = warp_sum(sum);
     if (rank == 0 && h < heads)
         sum += expf(sink - most);
-    if (lane < GANG)
-        *gang.map_shared_rank(&sum_of[rank][h], lane) = sum;
-    far = through ? a.scratch + (blockIdx.z * gridDim.y + blockIdx.y) * (GANG * GANG * TALL * WIDE)
-                  : NULL;
+    if (lane < GANG && h < heads)
+        peer_send(&sum_of[rank][h], sum, &sums_come, lane);
+    far = way == GANG_THROUGH
+              ? a.scratch + (blockIdx.z * gridDim.y + blockIdx.y) * (GANG * GANG * TALL * WIDE)
+              : NULL;
     __syncthreads();
-    gang_values<DIM>(a.round == ROUND_BF16 ? weight : NULL, logit, key, keys, far, (float *)key);
-    gang_meet();
+    gang_values<DIM>(a.round == ROUND_BF16 ? weight : NULL, logit, key, keys, heads, far, sums,
+                     &sums_come);
+    if (far)
+        gang_meet();
+    barrier_wait(&sums_come, 0);
     for (int i = t; i < heads * (MINE / 4); i += THREADS) {
         int c = i % (MINE / 4) * 4, col = value_of(rank * MINE + c);
         float4 v = make_float4(0, 0, 0, 0);
-        float total = 0;
+        float total = 0, by;
 
         h = i / (MINE / 4);
 #pragma unroll
@@ -557,7 +681,7 @@ __global__ static void __launch_bounds__(THREADS, DIM == 128 ? 1 : 2)
             int in = (g * TALL + h) * WIDE + c;
             float4 part =
                 far ? __ldcg((const float4 *)(far + (size_t)rank * (GANG * TALL * WIDE) + in))
-                    : *(const float4 *)((const float *)key + in);
+                    : *(const float4 *)(sums + in);
 
             v.x += part.x;
             v.y += part.y;
@@ -565,11 +689,14 @@ __global__ static void __launch_bounds__(THREADS, DIM == 128 ? 1 : 2)
             v.w += part.w;
             total += sum_of[g][h];
         }
+        by = inverse(total);
+        by = fmaf(fmaf(-total, by, 1), by, by);
 #pragma unroll
         for (int j = 0; j < 2; j++, col += 4) { // columns are values col, col + 4, col + 1, col + 5
             float2 u = j ? make_float2(v.y, v.w) : make_float2(v.x, v.z);
 
-            u = make_float2(rounded(u.x / total, a.round), rounded(u.y / total, a.round));
+            u = make_float2(rounded(over(u.x, total, by), a.round),
+                            rounded(over(u.y, total, by), a.round));
             if (col >= turn.begin) {
                 float2 pair = turn.pair[(col - turn.begin) / 2];
 
@@ -581,12 +708,13 @@ __global__ static void __launch_bounds__(THREADS, DIM == 128 ? 1 : 2)
 }
 
 template <int DIM>
-static void gang_launch(struct queue *q, const struct attend_args *a, int room, size_t shared,
-                        bool through)
+static void gang_launch(struct queue *q, const struct attend_args *a, int room, int tall,
+                        enum gang_way way)
 {
     launch_cluster(q, attend_gang<DIM>, GANG,
-                   dim3(GANG, blocks_for((size_t)a->heads, TALL), (unsigned)a->rows), THREADS,
-                   shared, *a, room, through);
+                   dim3(GANG, blocks_for((size_t)a->heads, tall), (unsigned)a->rows), THREADS,
+                   sums_from(DIM, room) + (way == GANG_SENT ? share_bytes(DIM) : 0), *a, room, tall,
+                   way);
 }
 
 // Rows of a state begin where words of `align` bytes do.
@@ -595,19 +723,30 @@ static bool aligned(const struct state_view &v, size_t align)
     return ((uintptr_t)v.base | v.slot_stride | v.row_bytes) % align == 0;
 }
 
+static unsigned gang_blocks(const struct attend_args *a, int tall)
+{
+    return GANG * blocks_for((size_t)a->heads, tall) * (unsigned)a->rows;
+}
+
 bool attend_by_gang(struct queue *q, const struct attend_args *a, int keys)
 {
     struct cuda_device *d = (struct cuda_device *)q->dev;
     int room = (keys + GANG * 16 - 1) / (GANG * 16) * 16;
-    size_t shared = key_bytes(a->dim, room) + head_bytes(a->dim, room);
-    size_t most = (size_t)(d->shared_max - SHARED_STATIC);
-    unsigned blocks = GANG * blocks_for((size_t)a->heads, TALL) * (unsigned)a->rows;
-    bool through =
-        share_bytes(a->dim) * blocks <= (size_t)d->base.workers * sizeof(float) *
-                                            attend_scratch(a->dim, a->span, a->block, a->topk);
+    size_t shared = sums_from(a->dim, room), most = (size_t)(d->shared_max - SHARED_STATIC);
+    int tall = gang_blocks(a, FLAT) + GANG <= (unsigned)d->sms ? FLAT : TALL;
+    size_t share = share_bytes(a->dim) * gang_blocks(a, tall);
+    bool through = share <= (size_t)d->base.workers * sizeof(float) *
+                                attend_scratch(a->dim, a->span, a->block, a->topk);
+    enum gang_way way =
+        gang_blocks(a, tall) + GANG <= (unsigned)d->sms || !through ? GANG_SENT : GANG_THROUGH;
 
+    if (shared + share_bytes(a->dim) > most && through)
+        way = GANG_THROUGH;
+    if (way == GANG_SENT)
+        shared += share_bytes(a->dim);
     if (!d->gangs || a->win.codec != CODEC_QW || (a->more.base && a->more.codec != CODEC_QC) ||
-        !aligned(a->win, a->dim == 512 ? 16 : 4) || (a->more.base && !aligned(a->more, 8)) ||
+        !aligned(a->win, a->dim == 512 ? 16 : 4) ||
+        (a->more.base && !aligned(a->more, a->dim == 512 ? 16 : 8)) ||
         (a->freq && (a->dims % 4 != 0 || a->dims > 2 * PAIRS_MAX)) ||
         (a->dim != 512 && a->dim != 256 && a->dim != 128))
         return false;
@@ -620,11 +759,11 @@ bool attend_by_gang(struct queue *q, const struct attend_args *a, int keys)
         return false;
     }
     if (a->dim == 512)
-        gang_launch<512>(q, a, room, shared, through);
+        gang_launch<512>(q, a, room, tall, way);
     else if (a->dim == 256)
-        gang_launch<256>(q, a, room, shared, through);
+        gang_launch<256>(q, a, room, tall, way);
     else
-        gang_launch<128>(q, a, room, shared, through);
+        gang_launch<128>(q, a, room, tall, way);
     return true;
 }
 
