@@ -43,7 +43,8 @@ template <typename K> static cudaError_t shared_room(K kernel, int shared_max)
 // launch - a kernel behind what the queue has, in blocks of `cluster` neighbours that share memory
 // (1: alone). Where the device overlaps launches, its blocks may come in while the kernel before it
 // still runs: the kernel begins with dependency_wait and touches nothing that an earlier kernel
-// writes or reads before it. A kernel without that call is launched by launch_behind, and one that waits for
+// writes or reads before it; behind one that lets blocks in behind its own dependency_settle, what that one may read it may
+// read too. A kernel without that call is launched by launch_behind, and one that waits for
 // another rank where ranks share the device: it starts when everything before it has ended.
 template <typename... P, typename... A>
 static void launch_cluster(struct queue *q, void (*kernel)(P...), unsigned cluster, dim3 grid,

@@ -63,6 +63,7 @@ struct indexing {
     struct select_args a;
     int row0;
     int few;                   // rows of up to so many entries are scored where they are picked
+    bool behind;               // score_keys stands before pick_gang
     struct index_count *count; // [rows]
 };
 
@@ -88,7 +89,8 @@ __global__ static void __launch_bounds__(THREADS, 1) score_keys(const __grid_con
 
     for (int i = (int)threadIdx.x; i < DIGITS; i += THREADS)
         count[i] = 0;
-    dependency_wait();
+    dependency_settle();
+    dependency_next(); // what comes in now may read what was written before this kernel
     keys = slot_keys(a, r);
     field_load(a, r, &f);
     if (f.size <= x.few || !is_scored(a, f))
@@ -142,9 +144,10 @@ __device__ __host__ static inline int word_at(int i)
 
 struct pick_room {
     __align__(8) float wt[HEADS_MAX];
+    uint64_t told, listed; // barriers: how many every block has, and the first one's list
     struct field f;
     int warp[WARPS], digit, left, here; // what was found, what is to find in it, how many are in it
-    int found[GANG][2];                 // of every block's entries: sure, ties
+    __align__(8) int found[GANG][2];    // of every block's entries: sure, ties
     union {
         __align__(16) uint2 list[LIST_WORDS]; // words, and their places in the row's field
         __align__(16) uint32_t word
@@ -240,10 +243,10 @@ __device__ static inline void bins_clear(uint32_t *bin, int n)
         bin[i] = 0;
 }
 
-// Words of `n` entries from `base` on into the first block's list.
+// Words of `n` entries from `base` on into the first block's list, which counts them.
 template <int TILES>
 __device__ static void words_score(const struct select_args &a, int r, int base, int n,
-                                   struct pick_room &m, uint32_t *word)
+                                   struct pick_room &m)
 {
     uint32_t *staged = m.word + LIST_WORDS;
     int lane = (int)threadIdx.x % CUDA_WARP, warp = (int)threadIdx.x / CUDA_WARP;
@@ -262,7 +265,8 @@ __device__ static void words_score(const struct select_args &a, int r, int base,
         side_load(a, m.f, keys, base + at + WARPS * SIDE, &now);
         __syncwarp();
         if (lane < SIDE && at + lane < n)
-            word[word_at(base + at + lane)] = hits_word<TILES>(a, hits + lane * HIT_LINE);
+            peer_send((float *)&m.word[word_at(base + at + lane)],
+                      f32_from_bits(hits_word<TILES>(a, hits + lane * HIT_LINE)), &m.listed, 0);
         __syncwarp();
     }
 }
@@ -306,7 +310,7 @@ __device__ static inline uint32_t words_mask(const uint32_t (&w)[CUDA_WARP], int
 // The warp's words of at least `least` into the list from `place` on; `mask` says which of the first stretch are. A
 // lane looks up those of 32 neighbours.
 __device__ static inline void list_fill(const uint32_t *far, int at, int end, uint32_t least,
-                                        uint32_t mask, int place, uint2 *list,
+                                        uint32_t mask, int place, struct pick_room &m,
                                         uint32_t (&w)[CUDA_WARP])
 {
     int lane = (int)threadIdx.x % CUDA_WARP;
@@ -334,7 +338,8 @@ __device__ static inline void list_fill(const uint32_t *far, int at, int end, ui
 #pragma unroll
             for (int k = 0; k < 4; k++)
                 if (i[k] >= 0)
-                    list[word_at(p + k)] = make_uint2(word[k], (uint32_t)i[k]);
+                    peer_send(&m.list[word_at(p + k)], make_uint2(word[k], (uint32_t)i[k]),
+                              &m.listed, 0);
             p += 4;
         }
         place += __shfl_sync(FULL_MASK, upto, CUDA_WARP - 1);
@@ -351,12 +356,10 @@ __device__ static inline void list_fill(const uint32_t *far, int at, int end, ui
 __device__ static int list_make(const uint32_t *far, int base, int n, uint32_t least,
                                 uint32_t (&w)[CUDA_WARP], struct pick_room &m)
 {
-    cooperative_groups::cluster_group gang = cooperative_groups::this_cluster();
     int lane = (int)threadIdx.x % CUDA_WARP, warp = (int)threadIdx.x / CUDA_WARP, all;
-    int run = (n + WARPS * CUDA_WARP - 1) / (WARPS * CUDA_WARP) * CUDA_WARP, at = base + warp * run;
-    int end = min(at + run, base + n), mine, place;
+    int rank = (int)blockIdx.x, run = (n + WARPS * CUDA_WARP - 1) / (WARPS * CUDA_WARP) * CUDA_WARP;
+    int at = base + warp * run, end = min(at + run, base + n), mine, place;
     uint32_t mask = words_mask(w, at, end, least);
-    uint2 *list = gang.map_shared_rank(m.list, 0);
 
     mine = __popc(mask);
 #pragma unroll 1
@@ -369,30 +372,35 @@ __device__ static int list_make(const uint32_t *far, int base, int n, uint32_t l
         m.warp[warp] = mine;
     __syncthreads();
     all = __reduce_add_sync(FULL_MASK, lane < WARPS ? m.warp[lane] : 0);
-    if ((int)threadIdx.x < GANG)
-        *gang.map_shared_rank(&m.found[gang.block_rank()][0], threadIdx.x) = all;
     place = lane < warp ? m.warp[lane] : 0;
-    gang_meet();
-    place += lane < (int)gang.block_rank() ? m.found[lane][0] : 0;
+    gang_wait(); // everybody has begun
+    if ((int)threadIdx.x < GANG)
+        peer_send((uint2 *)m.found[rank], make_uint2((uint32_t)all, 0), &m.told, (int)threadIdx.x);
+    barrier_wait(&m.told, 0);
+    place += lane < rank ? m.found[lane][0] : 0;
     place = __reduce_add_sync(FULL_MASK, place);
+    all = 0;
+#pragma unroll
+    for (int g = 0; g < GANG; g++)
+        all += m.found[g][0];
+    if (rank == 0 && threadIdx.x == 0)
+        barrier_expect(&m.listed, all * (int)sizeof(uint2));
     if (run <= LINES_HELD * CUDA_WARP) {
 #pragma unroll
         for (int c = 0; c < LINES_HELD; c++) {
             uint32_t set = __shfl_sync(FULL_MASK, mask, c);
 
             if (set >> lane & 1)
-                list[word_at(place + __popc(set & ((1u << lane) - 1)))] =
-                    make_uint2(w[c], (uint32_t)(at + c * CUDA_WARP + lane));
+                peer_send(&m.list[word_at(place + __popc(set & ((1u << lane) - 1)))],
+                          make_uint2(w[c], (uint32_t)(at + c * CUDA_WARP + lane)), &m.listed, 0);
             place += __popc(set);
         }
     } else {
-        list_fill(far, at, end, least, mask, place, list, w);
+        list_fill(far, at, end, least, mask, place, m, w);
     }
-    gang_meet();
-    all = 0;
-#pragma unroll
-    for (int g = 0; g < GANG; g++)
-        all += m.found[g][0];
+    if (rank == 0)
+        barrier_wait(&m.listed, 0);
+    __syncthreads(); // a warp that sends nothing may still be reading how many the others have
     return all;
 }
 
@@ -531,7 +539,6 @@ __global__ static void __launch_bounds__(THREADS, 1) pick_gang(const __grid_cons
 {
     extern __shared__ __align__(16) unsigned char dynamic[];
     struct pick_room &m = *(struct pick_room *)dynamic;
-    cooperative_groups::cluster_group gang = cooperative_groups::this_cluster();
     const struct select_args &a = x.a;
     uint32_t *first = x.count[blockIdx.y].first, w[CUDA_WARP];
     int t = (int)threadIdx.x, rank = (int)blockIdx.x, r = x.row0 + (int)blockIdx.y;
@@ -542,42 +549,59 @@ __global__ static void __launch_bounds__(THREADS, 1) pick_gang(const __grid_cons
     uint4 of;
 
     bins_clear(m.bin[0], LEVELS * DIGITS);
-    dependency_wait();
+    if (t == 0) {
+        barrier_init(&m.told, 1);
+        barrier_init(&m.listed, 1);
+        barrier_publish();
+        barrier_expect(&m.told, GANG * (int)sizeof(uint2));
+    }
+    gang_begin();
+    dependency_next();
+    if (!x.behind) // else this block came in behind all that is read before scores
+        dependency_settle();
     field_load(a, r, &m.f);
     k = taken_of(a, m.f);
     if (k == 0 || k == m.f.size) { // everything that competes
+        dependency_settle();
         for (int i = t; rank == 0 && i < a.topk; i += THREADS)
             sel[i] = i < (k ? k : m.f.n) ? (k ? entry_of(m.f, i) : i) : -1;
         for (int i = t; rank == 0 && i < DIGITS; i += THREADS)
             first[i] = 0;
+        gang_wait();
         return;
     }
     share = (m.f.size + GANG - 1) / GANG;
     base = rank * share;
     n = max(0, min(m.f.size - base, share));
     if (m.f.size <= x.few) {
-        gang_meet(); // everybody has begun
-        words_score<TILES>(a, r, base, n, m, gang.map_shared_rank(m.word, 0));
-        gang_meet();
+        if (rank == 0 && t == 0)
+            barrier_expect(&m.listed, m.f.size * (int)sizeof(uint32_t));
+        gang_wait(); // everybody has begun
+        words_score<TILES>(a, r, base, n, m);
+        dependency_settle();
         if (rank > 0)
             return;
+        __syncthreads();
         bins_clear(m.bin[0], LEVELS * DIGITS);
+        barrier_wait(&m.listed, 0);
         __syncthreads();
         list_pick(a, m.f.size, k, false, b, m, sel);
         return;
     }
+    dependency_settle();
     of = __ldcg((const uint4 *)first + t);
     run = (n + WARPS * CUDA_WARP - 1) / (WARPS * CUDA_WARP) * CUDA_WARP;
     words_load(far, base + t / CUDA_WARP * run, min(base + (t / CUDA_WARP + 1) * run, base + n), w);
     digit_of(of, k, m);
     b = bound_first(k, m.f.size, m);
-    gang_meet(); // everybody has begun, bins are zero
     if (b.known > 0 && k - b.left + b.here <= FEW) {
         n = list_make(far, base, n,
                       ~(b.prefix << (32 - FIRST_BITS) | (1u << (32 - FIRST_BITS)) - 1), w, m);
         if (rank == 0)
             list_pick(a, n, k, true, b, m, sel);
     } else {
+        gang_wait();
+        gang_meet(); // bins are zero
         gang_pick(far, base, n, b, m, sel);
         for (int i = k + t; rank == 0 && i < a.topk; i += THREADS)
             sel[i] = -1;
@@ -601,13 +625,14 @@ static size_t pick_bytes(int tiles)
     return alone > sizeof(struct pick_room) ? alone : sizeof(struct pick_room);
 }
 
-template <int TILES> static void index_launch(struct queue *q, const struct indexing *x, int rows)
+template <int TILES> static void index_launch(struct queue *q, struct indexing *x, int rows)
 {
     const struct cuda_device *d = (const struct cuda_device *)q->dev;
     unsigned lots = blocks_for((size_t)x->a.keys.cap, LOT), most = (unsigned)(d->sms / rows);
 
     most = most < 1 ? 1 : most;
-    if (x->a.keys.cap > x->few)
+    x->behind = x->a.keys.cap > x->few;
+    if (x->behind)
         launch(q, score_keys<TILES>, dim3(lots < most ? lots : most, (unsigned)rows), THREADS,
                hit_bytes(LOT), *x);
     launch_cluster(q, pick_gang<TILES>, GANG, dim3(GANG, (unsigned)rows), THREADS,
@@ -617,7 +642,7 @@ template <int TILES> static void index_launch(struct queue *q, const struct inde
 bool select_by_units(struct queue *q, const struct select_args *a, int row0, int rows)
 {
     const struct cuda_device *d = (const struct cuda_device *)q->dev;
-    struct indexing x = { *a, row0, a->cand_out ? 0 : FEW,
+    struct indexing x = { *a, row0, a->cand_out ? 0 : FEW, false,
                           (struct index_count *)cuda_lane(q)->counts };
     size_t most = (size_t)d->shared_max;
 
