@@ -732,7 +732,9 @@ bool attend_by_gang(struct queue *q, const struct attend_args *a, int keys)
 {
     struct cuda_device *d = (struct cuda_device *)q->dev;
     int room = (keys + GANG * 16 - 1) / (GANG * 16) * 16;
-    size_t shared = sums_from(a->dim, room), most = (size_t)(d->shared_max - SHARED_STATIC);
+    // what any number of rows may need: a row has the same bits among few and many
+    size_t shared = sums_from(a->dim, room) + share_bytes(a->dim);
+    size_t most = (size_t)(d->shared_max - SHARED_STATIC);
     int tall = gang_blocks(a, FLAT) + GANG <= (unsigned)d->sms ? FLAT : TALL;
     size_t share = share_bytes(a->dim) * gang_blocks(a, tall);
     bool through = share <= (size_t)d->base.workers * sizeof(float) *
@@ -740,10 +742,6 @@ bool attend_by_gang(struct queue *q, const struct attend_args *a, int keys)
     enum gang_way way =
         gang_blocks(a, tall) + GANG <= (unsigned)d->sms || !through ? GANG_SENT : GANG_THROUGH;
 
-    if (shared + share_bytes(a->dim) > most && through)
-        way = GANG_THROUGH;
-    if (way == GANG_SENT)
-        shared += share_bytes(a->dim);
     if (!d->gangs || a->win.codec != CODEC_QW || (a->more.base && a->more.codec != CODEC_QC) ||
         !aligned(a->win, a->dim == 512 ? 16 : 4) ||
         (a->more.base && !aligned(a->more, a->dim == 512 ? 16 : 8)) ||
