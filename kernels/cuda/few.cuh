@@ -288,8 +288,9 @@ __device__ static inline void few_run(const struct few_span &j, const C &codes,
 
 template <class C>
 __device__ static inline void few_part(const struct few_launch &p, const struct few_list &list,
-                                       const struct few_job &j, struct few_room<C> &room)
+                                       const struct few_job &j)
 {
+    struct few_room<C> &room = *(struct few_room<C> *)j.room;
     const struct strip_x &in = j.down ? p.h : p.x;
     int lane = (int)(threadIdx.x % CUDA_WARP);
     bool live = lane / 4 < j.n;
@@ -326,9 +327,10 @@ __device__ static inline void few_part(const struct few_launch &p, const struct 
 }
 
 // What a job's first pieces need of its codes.
-template <class C>
-__device__ static inline void few_start(const struct few_job &j, struct few_room<C> &room)
+template <class C> __device__ static inline void few_start(const struct few_job &j)
 {
+    struct few_room<C> &room = *(struct few_room<C> *)j.room;
+
     if constexpr (C::F16) {
         int lane = (int)(threadIdx.x % CUDA_WARP);
 
@@ -452,30 +454,31 @@ __global__ static void __launch_bounds__(FEW_THREADS, SET::BLOCKS)
     extern __shared__ __align__(16) char few_memory[];
     __shared__ int next[2], sorted[2][CHOICES_MAX];
     __shared__ bool last;
-    __shared__ struct few_job jobs[2][FEW_WARPS];
-    int t = (int)threadIdx.x, turn = 0, item, gates, products, total;
-    char *mine = few_memory + (int)(threadIdx.x / CUDA_WARP) * p.room;
-    struct few_list list;
-    struct few_job *j = &jobs[0][threadIdx.x / CUDA_WARP],
-                   *ahead = &jobs[1][threadIdx.x / CUDA_WARP];
+    __shared__ struct few_job jobs[FEW_WARPS];
+    __shared__ struct few_list list;
+    int t = (int)threadIdx.x, turn = 0, item;
+    int32_t *id = (int32_t *)(few_memory + FEW_WARPS * p.room);
+    struct few_job *j = &jobs[threadIdx.x / CUDA_WARP];
 
-    list.id = (int32_t *)(few_memory + FEW_WARPS * p.room);
-    list.of = (uint16_t *)(list.id + p.picks);
-    list.lot = list.of + p.picks;
-    list.member = list.lot + p.picks;
+    if (t % CUDA_WARP == 0)
+        j->room = few_memory + t / CUDA_WARP * p.room;
     few_near(p.a);
     dependency_settle(); // who comes in next waits for all that this one does
     dependency_next();
     if (t == 0) {
+        list.id = id;
+        list.of = (uint16_t *)(id + p.picks);
+        list.lot = list.of + p.picks;
+        list.member = list.lot + p.picks;
         few_turn<SET>(p.turn);
         next[0] = (int)atomicAdd(p.taken, 1);
     }
     for (int i = t; i < p.picks; i += FEW_THREADS)
-        list.id[i] = p.a.id[i];
+        id[i] = p.a.id[i];
     __syncthreads();
     for (item = next[0]; item < p.inputs; item = next[turn]) {
         turn ^= 1;
-        few_inputs<SET>(p, list.id, item);
+        few_inputs<SET>(p, id, item);
         if (t == 0)
             next[turn] = (int)atomicAdd(p.taken, 1);
         __syncthreads();
@@ -483,24 +486,17 @@ __global__ static void __launch_bounds__(FEW_THREADS, SET::BLOCKS)
             counter_add(p.ready);
     }
     few_begin(p, &list);
-    gates = list.lots * p.of[0].strips * p.of[0].each;
-    products = p.inputs + gates + list.lots * p.of[1].strips * p.of[1].each;
-    total = products + p.rows;
-    if (item < products) {
-        few_item<SET>(p, list, item - p.inputs, gates, j);
+    for (bool begun = false; item < list.products; item = next[0], begun = true) {
+        few_item<SET>(p, list, item, j);
         if (j->w)
-            SET::with(j->kind, [&]<class C>() { few_start<C>(*j, *(struct few_room<C> *)mine); });
-        if (t == 0)
-            count_wait(p.ready, (uint32_t)p.inputs);
-        __syncthreads();
-    }
-    while (item < products) {
-        struct few_job *now = j;
-
-        turn ^= 1;
+            SET::with(j->kind, [&]<class C>() { few_start<C>(*j); });
+        if (!begun) {
+            if (t == 0)
+                count_wait(p.ready, (uint32_t)p.inputs);
+            __syncthreads();
+        }
         if (j->w)
-            SET::with(j->kind,
-                      [&]<class C>() { few_part<C>(p, list, *j, *(struct few_room<C> *)mine); });
+            SET::with(j->kind, [&]<class C>() { few_part<C>(p, list, *j); });
         __syncthreads();
         if (j->w) {
             const struct few_phase &f = p.of[j->down];
@@ -514,38 +510,30 @@ __global__ static void __launch_bounds__(FEW_THREADS, SET::BLOCKS)
         }
         __syncthreads();
         if (t == 0)
-            few_count(p, *j, &next[turn], &last);
+            few_count(p, *j, &next[0], &last);
         __syncthreads();
         if (last) // before anything else: others wait for it
             few_end<SET>(p, list, *j);
-        item = next[turn];
-        if (item < products) {
-            few_item<SET>(p, list, item - p.inputs, gates, ahead);
-            if (ahead->w)
-                SET::with(ahead->kind,
-                          [&]<class C>() { few_start<C>(*ahead, *(struct few_room<C> *)mine); });
-        }
-        j = ahead;
-        ahead = now;
     }
-    for (; item < total; item = next[turn]) {
+    turn = 0;
+    for (; item < list.products + p.rows; item = next[turn]) {
         uint32_t strips = (uint32_t)(list.lots * p.of[1].strips), before = 0;
 
         turn ^= 1;
         if (t == 0)
             next[turn] = (int)atomicAdd(p.taken, 1);
-        few_sort(p, list, item - products, sorted[turn]);
+        few_sort(p, list, item - list.products, sorted[turn]);
         if (t == 0) {
             count_wait(p.ready, (uint32_t)p.inputs);
             count_wait(p.done, strips);
             before = atomicAdd(p.done, 1);
         }
         __syncthreads();
-        few_row(p, list, item - products, sorted[turn]);
+        few_row(p, list, item - list.products, sorted[turn]);
         if (t < CUDA_WARP)
             few_clear(p, before, strips);
     }
-    if (t == 0 && item == total + (int)gridDim.x - 1) // the last one that takes
+    if (t == 0 && item == list.products + p.rows + (int)gridDim.x - 1) // the last one that takes
         *p.taken = 0;
 }
 

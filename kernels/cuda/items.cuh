@@ -156,7 +156,8 @@ struct few_list {
     uint16_t *lot;    // of a pick whose expert is here: whether it begins a lot, then which
     uint16_t *member; // [lots][STRIP_TOKENS] places
     int lots;
-    bool shared; // the shared expert is here
+    int gates, products; // items of gate and up; all in front of rows
+    bool shared;         // the shared expert is here
 };
 
 // few_list_bytes - of a list of so many picks and lots.
@@ -169,9 +170,9 @@ __host__ __device__ static inline int few_list_bytes(int picks, int lots)
 __device__ static inline void few_begin(const struct few_launch &p, struct few_list *list)
 {
     int t = (int)threadIdx.x, lane = t % CUDA_WARP, lots;
+    bool shared = p.a.s1 && few_takes(p.a, -1);
 
-    list->shared = p.a.s1 && few_takes(p.a, -1);
-    lots = list->shared ? (p.a.rows + STRIP_TOKENS - 1) / STRIP_TOKENS : 0;
+    lots = shared ? (p.a.rows + STRIP_TOKENS - 1) / STRIP_TOKENS : 0;
     for (int i = t; i < p.picks; i += FEW_THREADS) {
         int e = list->id[i], before = 0, head = i;
 
@@ -197,9 +198,14 @@ __device__ static inline void few_begin(const struct few_launch &p, struct few_l
             list->lot[i] = (uint16_t)(lots + __popc(set & ((1u << lane) - 1)) + 2);
         lots += __popc(set);
     }
-    list->lots = lots;
+    if (t == 0) {
+        list->lots = lots;
+        list->shared = shared;
+        list->gates = lots * p.of[0].strips * p.of[0].each;
+        list->products = p.inputs + list->gates + lots * p.of[1].strips * p.of[1].each;
+    }
     for (int i = t; i < lots * STRIP_TOKENS; i += FEW_THREADS)
-        list->member[i] = (uint16_t)(list->shared && i < p.a.rows ? p.picks + i : FEW_NOBODY);
+        list->member[i] = (uint16_t)(shared && i < p.a.rows ? p.picks + i : FEW_NOBODY);
     __syncthreads();
     for (int i = t; i < p.picks; i += FEW_THREADS)
         if (list->lot[i] != FEW_NOBODY)
@@ -234,6 +240,7 @@ struct few_job {
     int strip, split;            // those of up behind those of gate
     int n;                       // rows
     struct few_span span;
+    char *room; // what the warp has in shared memory, the same for all its jobs
 };
 
 // The place of row lane % 8 of a lot.
@@ -251,49 +258,55 @@ __device__ static inline const struct mat *few_mat(const struct moe_args &a, int
     return expert < 0 ? shared : routed + expert;
 }
 
-// Which pieces of a job are the warp's. The first codes of weights that are not rotated are on their way near.
+// Which pieces of a job are the warp's; false: its strip is none of the matrix. The first codes of weights that are not
+// rotated are on their way near.
 template <class C>
-__device__ static inline void few_cut(const struct few_phase &f, struct few_job *j)
+__device__ static inline bool few_cut(const struct few_phase &f, const struct few_job &j,
+                                      struct few_span *to)
 {
     constexpr int OUTPUTS = C::TILES * MAT_TILE;
     int lane = (int)(threadIdx.x % CUDA_WARP), parts = f.splits * FEW_WARPS, part, pieces;
-    const struct mat *w = j->w;
+    const struct mat *w = j.w;
+    struct few_span span = {};
 
     pieces = (int)(((uint32_t)w->cols + OUTPUTS - 1) / OUTPUTS * (OUTPUTS / (16 * C::STEPS)));
-    part = (j->split >= f.splits ? j->split - f.splits : j->split) * FEW_WARPS +
+    part = (j.split >= f.splits ? j.split - f.splits : j.split) * FEW_WARPS +
            (int)(threadIdx.x / CUDA_WARP);
-    j->span.at = few_over(pieces * part, parts, f.over_parts);
-    j->span.end = few_over(pieces * (part + 1), parts, f.over_parts);
-    if (j->strip * OUTPUTS >= w->rows) {
-        j->w = NULL;
-        return;
-    }
+    span.at = few_over(pieces * part, parts, f.over_parts);
+    span.end = few_over(pieces * (part + 1), parts, f.over_parts);
+    if (j.strip * OUTPUTS >= w->rows)
+        return false;
     if constexpr (
         C::F16) { // few_start asks for the first ones: more would keep those of other warps waiting
-        j->span.book = (enum codebook)w->q.codebook;
-        j->span.from = C(*w, j->strip, 0).at;
+        span.book = (enum codebook)w->q.codebook;
+        span.from = C(*w, j.strip, 0).at;
         if (lane < EXL3_BLOCK / STRIP_UNIT) // the block that ends the strip needs it
-            prefetch_l2(w->svh + j->strip * EXL3_BLOCK + lane * STRIP_UNIT);
+            prefetch_l2(w->svh + j.strip * EXL3_BLOCK + lane * STRIP_UNIT);
     } else {
-        C codes(*w, j->strip, lane);
+        C codes(*w, j.strip, lane);
 
         for (int k = 0; k < NARROW_AHEAD; k++)
-            narrow_near(codes, j->span.at + k, j->span.end);
+            narrow_near(codes, span.at + k, span.end);
     }
+    if (lane == 0)
+        *to = span;
+    return true;
 }
 
-// Item n of products, of which the first `gates` are of gate and up. Whole warps.
+// Item n, of products. Whole warps.
 template <class SET>
 __device__ static inline void few_item(const struct few_launch &p, const struct few_list &list,
-                                       int n, int gates, struct few_job *to)
+                                       int n, struct few_job *to)
 {
     int lane = (int)(threadIdx.x % CUDA_WARP), strip, pick;
     struct few_job j;
+    bool there = false;
 
-    j.down = n >= gates;
+    n -= p.inputs;
+    j.down = n >= list.gates;
     const struct few_phase &f = p.of[j.down];
 
-    n -= j.down ? gates : 0;
+    n -= j.down ? list.gates : 0;
     strip = few_over(n, f.each, f.over_each);
     j.lot = few_over(strip, f.strips, f.over_strips);
     j.split = n - strip * f.each;
@@ -304,15 +317,27 @@ __device__ static inline void few_item(const struct few_launch &p, const struct 
     j.expert = j.head < p.picks ? list.id[j.head] : -1;
     j.w = few_mat(p.a, j.expert, j.down ? 2 : j.split >= f.splits);
     j.kind = mat_kind(j.w);
-    SET::with(j.kind, [&]<class C>() { few_cut<C>(f, &j); });
+    __syncwarp(); // nobody looks at the job before any more
+    SET::with(j.kind, [&]<class C>() { there = few_cut<C>(f, j, &to->span); });
+    if (!there)
+        j.w = NULL;
     if (SET::ROTATED && !j.down && j.split == 0 && lane < EXL3_BLOCK / STRIP_UNIT) {
         const struct mat *w2 = few_mat(p.a, j.expert, 2);
 
         if (w2->dtype == DTYPE_EXL3 && j.w)
             prefetch_l2(w2->suh + j.strip * EXL3_BLOCK + lane * STRIP_UNIT);
     }
-    if (lane == 0)
-        *to = j;
+    if (lane == 0) {
+        to->w = j.w;
+        to->kind = j.kind;
+        to->down = j.down;
+        to->lot = j.lot;
+        to->head = j.head;
+        to->expert = j.expert;
+        to->strip = j.strip;
+        to->split = j.split;
+        to->n = j.n;
+    }
     __syncwarp();
 }
 
