@@ -292,7 +292,8 @@ static bool counts_fit(const struct expert_rows *e, int places)
 {
     size_t strips = blocks_for((size_t)e->ldh, 64) + blocks_for((size_t)e->ldo, 64);
 
-    return MADE + (size_t)places * (FEW_LINE + strips) <= CUDA_TICKETS;
+    return blocks_for((size_t)e->ldh, 64) <= FEW_LINE * 32 &&
+           MADE + (size_t)places * (FEW_LINE + strips) <= CUDA_TICKETS;
 }
 
 static void few_rows(struct queue *q, const struct expert_rows *e)

@@ -4,9 +4,9 @@
 //   inputs     some blocks of 128 inputs of a place, as gate or up wants them
 //   gate, up   the expert of up to 8 rows, a strip of 128 outputs (64 where some weights are not rotated) of one of both
 //              matrices, a split of the inputs; a warp has a part. Sums of a split go to memory; the block that brings
-//              the last ones of a strip makes its hidden values and counts the strip for its expert
-//   down       the same of the third matrix, when all hidden values of its expert are there; the block that brings a
-//              strip's last sums makes its outputs
+//              the last ones of a strip makes its hidden values and marks the strip for its expert
+//   down       the same of the third matrix, a warp when the hidden values that it takes are there; the block that brings
+//              a strip's last sums makes its outputs
 //   rows       some outputs of a row, from those of its experts, when all are there
 //
 // An item waits for items of lower numbers alone, and whoever has taken one of those works on it or on one in front of
@@ -18,7 +18,9 @@
 
 #include "kernels/cuda/items.cuh"
 
-#define FEW_NAP 40 // ns between two looks at what others count
+#define FEW_NAP 40    // ns between two looks at what others count
+#define FEW_AT_ONCE 8 // sums of splits that a lane asks for at once
+#define FEW_CHOICES 8 // and outputs of a row's experts
 
 // ---- inputs ---------------------------------------------------------------------------------
 
@@ -56,9 +58,8 @@ __device__ static inline void few_inputs(const struct few_launch &p, const int32
 
 __device__ static inline void count_wait(const uint32_t *counter, uint32_t until)
 {
-    while (fresh_word(counter) < until)
+    while (counter_read(counter) < until)
         __nanosleep(FEW_NAP);
-    counter_fence();
 }
 
 template <class C> static constexpr int few_words()
@@ -128,26 +129,77 @@ __device__ static inline void few_add(const char *rooms, int stride, int n, int 
     }
 }
 
-// The lane's four sums of a row, splits in order.
-__device__ static inline void few_take(const float *at, size_t split, int splits, int wide,
-                                       float (&v)[4])
+// The lane's four sums of a row of each of M matrices, splits in order: those of some splits at a time on their way at
+// once, for others wait for them, by way of `room`, which keeps registers free.
+template <int M>
+__device__ static inline void few_take(float4 *room, const float *at, size_t split, int splits,
+                                       int wide, float (&v)[M][4])
 {
+    constexpr int ONCE = FEW_AT_ONCE / M;
     int lane = (int)threadIdx.x % CUDA_WARP;
+    size_t matrix = (size_t)splits * split;
 
-    v[0] = v[1] = v[2] = v[3] = 0;
+    room += lane;
+    at += 4 * lane;
+#pragma unroll
+    for (int m = 0; m < M; m++)
+        v[m][0] = v[m][1] = v[m][2] = v[m][3] = 0;
     if (4 * lane >= wide)
         return;
-    at += 4 * lane;
-#pragma unroll 4
-    for (int s = 0; s < splits; s++, at += split) {
-        float4 o = __ldcg((const float4 *)at);
+    for (int from = 0; from < splits; from += ONCE) {
+        int n = splits - from < ONCE ? splits - from : ONCE;
 
-        v[0] = s ? v[0] + o.x : o.x;
-        v[1] = s ? v[1] + o.y : o.y;
-        v[2] = s ? v[2] + o.z : o.z;
-        v[3] = s ? v[3] + o.w : o.w;
+        for (int s = 0; s < n; s++)
+#pragma unroll
+            for (int m = 0; m < M; m++)
+                copy_async((uint4 *)room + (s * M + m) * (wide / 4),
+                           (const uint4 *)(at + (size_t)m * matrix + (size_t)(from + s) * split));
+        copy_commit();
+        copy_wait<0>();
+        for (int s = 0; s < n; s++)
+#pragma unroll
+            for (int m = 0; m < M; m++) {
+                float4 o = room[(s * M + m) * (wide / 4)];
+                bool first = from + s == 0;
+
+                v[m][0] = first ? o.x : v[m][0] + o.x;
+                v[m][1] = first ? o.y : v[m][1] + o.y;
+                v[m][2] = first ? o.z : v[m][2] + o.z;
+                v[m][3] = first ? o.w : v[m][3] + o.w;
+            }
     }
 }
+
+// What sums of a matrix become outputs with, asked for before they are there.
+template <bool ROTATED> struct few_last {
+    uint2 by, plus;
+    bool biased, none;
+
+    __device__ few_last(const struct mat &w, int n0)
+    {
+        int at = n0 + 4 * ((int)threadIdx.x % CUDA_WARP);
+
+        by = plus = make_uint2(0, 0);
+        none = w.cols == 0;
+        biased = ROTATED && w.bias != NULL;
+        if (ROTATED && !none)
+            by = *(const uint2 *)(w.svh + at);
+        if (biased)
+            plus = *(const uint2 *)(w.bias + at);
+    }
+
+    __device__ void finish(const struct mat &w, int n0, int wide, float (&v)[4]) const
+    {
+        if constexpr (ROTATED) {
+            if (none)
+                v[0] = v[1] = v[2] = v[3] = 0;
+            else
+                finish_rotated(by, plus, biased, v);
+        } else {
+            finish_outputs<false>(w, n0, wide, v);
+        }
+    }
+};
 
 // Hidden values or outputs of a strip, a row a warp.
 template <class C>
@@ -155,6 +207,8 @@ __device__ static inline void few_give(const struct few_launch &p, const struct 
                                        const struct few_job &j)
 {
     constexpr bool ROTATED = C::F16;
+    static_assert(sizeof(struct few_room<C>) >= FEW_AT_ONCE * C::TILES * MAT_TILE * sizeof(float),
+                  "sums of splits come by way of a warp's room");
     const struct few_phase &f = p.of[j.down];
     int lane = (int)threadIdx.x % CUDA_WARP, wide = ROTATED ? EXL3_BLOCK : 64, n0 = j.strip * wide;
     size_t split = (size_t)p.places * (size_t)f.ld;
@@ -162,45 +216,66 @@ __device__ static inline void few_give(const struct few_launch &p, const struct 
     for (int i = (int)threadIdx.x / CUDA_WARP; i < j.n; i += FEW_WARPS) {
         int pick = list.member[j.lot * STRIP_TOKENS + i];
         const float *at = f.z + (size_t)pick * (size_t)f.ld + n0;
-        float v[4];
 
-        few_take(at, split, f.splits, wide, v);
         if (!j.down) {
             const struct mat *w1 = few_mat(p.a, j.expert, 0), *w3 = few_mat(p.a, j.expert, 1);
             const struct mat *w2 = few_mat(p.a, j.expert, 2);
-            float up[4], weight = j.expert < 0 ? 1 : p.a.weight[pick];
+            struct few_last<ROTATED> gate(*w1, n0), up(*w3, n0);
+            float weight = j.expert < 0 ? 1 : p.a.weight[pick], v[2][4];
+            uint2 su = make_uint2(0, 0);
+            int rows = w1->rows;
 
-            few_take(at + (size_t)f.splits * split, split, f.splits, wide, up);
-            finish_outputs<ROTATED>(*w1, n0, wide, v);
-            finish_outputs<ROTATED>(*w3, n0, wide, up);
+            if (ROTATED)
+                su = *(const uint2 *)(w2->suh + n0 + 4 * lane);
+            few_take((float4 *)j.room, at, split, f.splits, wide, v);
+            gate.finish(*w1, n0, wide, v[0]);
+            up.finish(*w3, n0, wide, v[1]);
 #pragma unroll
             for (int k = 0; k < 4; k++)
-                v[k] = n0 + 4 * lane + k < w1->rows
-                           ? swiglu(rounded(v[k], p.a.round), rounded(up[k], p.a.round), weight,
-                                    p.a.limit, p.a.round)
-                           : 0;
-            put_inputs<ROTATED>(p.h, *w2, w2->suh + n0, p.a.in, pick, n0, wide, v);
-            continue;
-        }
-        finish_outputs<ROTATED>(*j.w, n0, wide, v);
+                v[0][k] = n0 + 4 * lane + k < rows
+                              ? swiglu(rounded(v[0][k], p.a.round), rounded(v[1][k], p.a.round),
+                                       weight, p.a.limit, p.a.round)
+                              : 0;
+            if constexpr (ROTATED)
+                put_rotated(p.h.data + (size_t)pick * (size_t)p.h.ld + n0 + lane / 16 * STRIP_UNIT,
+                            su, v[0]);
+            else
+                put_inputs<false>(p.h, *w2, w2->suh + n0, p.a.in, pick, n0, wide, v[0]);
+        } else {
+            struct few_last<ROTATED> last(*j.w, n0);
+            float v[1][4];
+            int rows = j.w->rows;
+
+            few_take((float4 *)j.room, at, split, f.splits, wide, v);
+            last.finish(*j.w, n0, wide, v[0]);
 #pragma unroll
-        for (int k = 0; k < 4; k++)
-            if (4 * lane < wide && n0 + 4 * lane + k < j.w->rows)
-                p.out[(size_t)pick * (size_t)p.ldo + (size_t)(n0 + 4 * lane + k)] = v[k];
+            for (int k = 0; k < 4; k++)
+                if (4 * lane < wide && n0 + 4 * lane + k < rows)
+                    p.out[(size_t)pick * (size_t)p.ldo + (size_t)(n0 + 4 * lane + k)] = v[0][k];
+        }
     }
 }
 
 // ---- the product ----------------------------------------------------------------------------
 
-// Until the hidden values of the job's rows are there.
+// Until the hidden values that the warp's part of a job takes are there.
+template <class C>
 __device__ static inline void few_wait(const struct few_launch &p, const struct few_job &j)
 {
-    const struct mat *w1 = few_mat(p.a, j.expert, 0);
+    constexpr int EACH = C::TILES / C::STEPS; // pieces of a strip of them
+    const uint32_t *made = p.made + j.head * FEW_LINE;
+    int first = j.span.at / EACH, end = (j.span.end + EACH - 1) / EACH;
 
-    if (threadIdx.x == 0)
-        count_wait(p.made + j.head * FEW_LINE,
-                   (uint32_t)((w1->rows + strip_outputs(*w1) - 1) / strip_outputs(*w1)));
-    __syncthreads();
+    if (threadIdx.x % CUDA_WARP == 0 && j.span.at < j.span.end)
+        for (int word = first / 32; word * 32 < end; word++) {
+            int low = first - word * 32, high = end - word * 32;
+            uint32_t mask =
+                FULL_MASK << (low > 0 ? low : 0) & FULL_MASK >> (high < 32 ? 32 - high : 0);
+
+            while (~counter_read(made + word) & mask)
+                __nanosleep(FEW_NAP);
+        }
+    __syncwarp();
 }
 
 // Codes that lie at `from`, or inputs of piece n, on their way to the lane's own words of a place in shared memory; lanes
@@ -301,7 +376,7 @@ __device__ static inline void few_part(const struct few_launch &p, const struct 
     float acc[C::TILES][1][4] = {};
 
     if (j.down)
-        few_wait(p, j);
+        few_wait<C>(p, j);
     if constexpr (C::F16) {
         const C codes(span.from, span.book, lane);
 
@@ -326,8 +401,9 @@ __device__ static inline void few_part(const struct few_launch &p, const struct 
     few_leave<C>(room, acc, j.n);
 }
 
-// What a job's first pieces need of its codes.
-template <class C> __device__ static inline void few_start(const struct few_job &j)
+// Codes of a job's pieces from ... to - 1 on their way.
+template <class C, int FROM, int TO>
+__device__ static inline void few_start(const struct few_job &j)
 {
     struct few_room<C> &room = *(struct few_room<C> *)j.room;
 
@@ -335,7 +411,7 @@ template <class C> __device__ static inline void few_start(const struct few_job 
         int lane = (int)(threadIdx.x % CUDA_WARP);
 
 #pragma unroll
-        for (int k = 0; k < FEW_SLOTS; k++)
+        for (int k = FROM; k < TO; k++)
             if (j.span.at + k < j.span.end)
                 few_bring_codes<C>(&room.piece[k][0][lane],
                                    few_codes<C>(j.span, j.span.at + k) + lane);
@@ -354,8 +430,6 @@ __device__ static inline void few_count(const struct few_launch &p, const struct
         before = counter_turn(f.ticket + (size_t)j.head * (size_t)f.strips + (size_t)j.strip, end);
     *next = (int)atomicAdd(p.taken, 1); // not before: others may be there first
     *last = before == end;
-    if (before == end)
-        counter_fence();
 }
 
 // What the splits of a strip come to, where this one was the last.
@@ -368,8 +442,10 @@ __device__ static inline void few_end(const struct few_launch &p, const struct f
     if (j.w)
         SET::like(j.kind, [&]<class C>() { few_give<C>(p, list, j); });
     __syncthreads();
-    if (threadIdx.x == 0)
-        counter_add(j.down ? p.done : p.made + j.head * FEW_LINE);
+    if (threadIdx.x == 0 && j.down)
+        counter_add(p.done);
+    else if (threadIdx.x == 0)
+        counter_mark(p.made + j.head * FEW_LINE + j.strip / 32, 1u << j.strip % 32);
 }
 
 // ---- rows -----------------------------------------------------------------------------------
@@ -400,18 +476,27 @@ __device__ static inline void few_row(const struct few_launch &p, const struct f
 
     if (n0 >= p.a.dim)
         return;
-#pragma unroll 4
-    for (int i = 0; i <= k; i++) {
-        int place = i < k ? row * k + sorted[i] : p.picks + row;
-        float4 v;
+    for (int from = 0; from <= k; from += FEW_CHOICES) {
+        float4 v[FEW_CHOICES];
+        bool there[FEW_CHOICES];
 
-        if (i < k ? list.lot[place] == FEW_NOBODY : !list.shared)
-            continue;
-        v = __ldcg((const float4 *)(p.out + (size_t)place * (size_t)p.ldo + n0));
-        sum[0] += v.x;
-        sum[1] += v.y;
-        sum[2] += v.z;
-        sum[3] += v.w;
+#pragma unroll
+        for (int i = 0; i < FEW_CHOICES; i++) {
+            int at = from + i, place = at < k ? row * k + sorted[at] : p.picks + row;
+
+            there[i] = at < k ? list.lot[place] != FEW_NOBODY : at == k && list.shared;
+            if (there[i])
+                v[i] = __ldcg((const float4 *)(p.out + (size_t)place * (size_t)p.ldo + n0));
+        }
+#pragma unroll
+        for (int i = 0; i < FEW_CHOICES; i++) {
+            if (!there[i])
+                continue;
+            sum[0] += v[i].x;
+            sum[1] += v[i].y;
+            sum[2] += v[i].z;
+            sum[3] += v[i].w;
+        }
     }
 #pragma unroll
     for (int c = 0; c < 4; c++)
@@ -423,12 +508,13 @@ __device__ static inline void few_row(const struct few_launch &p, const struct f
 __device__ static inline void few_clear(const struct few_launch &p, uint32_t before,
                                         uint32_t strips)
 {
-    int lane = (int)(threadIdx.x % CUDA_WARP);
+    int lane = (int)(threadIdx.x % CUDA_WARP), words = (p.of[0].strips + 31) / 32;
 
     if (__shfl_sync(FULL_MASK, before, 0) != strips + (uint32_t)p.rows - 1)
         return;
     for (int i = lane; i < p.places; i += CUDA_WARP)
-        p.made[i * FEW_LINE] = 0;
+        for (int word = 0; word < words; word++)
+            p.made[i * FEW_LINE + word] = 0;
     if (lane == 0)
         *p.done = *p.ready = 0;
 }
@@ -460,8 +546,10 @@ __global__ static void __launch_bounds__(FEW_THREADS, SET::BLOCKS)
     int32_t *id = (int32_t *)(few_memory + FEW_WARPS * p.room);
     struct few_job *j = &jobs[threadIdx.x / CUDA_WARP];
 
-    if (t % CUDA_WARP == 0)
+    if (t % CUDA_WARP == 0) {
         j->room = few_memory + t / CUDA_WARP * p.room;
+        j->begun = false;
+    }
     few_near(p.a);
     dependency_settle(); // who comes in next waits for all that this one does
     dependency_next();
@@ -486,17 +574,23 @@ __global__ static void __launch_bounds__(FEW_THREADS, SET::BLOCKS)
             counter_add(p.ready);
     }
     few_begin(p, &list);
-    for (bool begun = false; item < list.products; item = next[0], begun = true) {
+    for (; item < list.products; item = next[0]) {
         few_item<SET>(p, list, item, j);
         if (j->w)
-            SET::with(j->kind, [&]<class C>() { few_start<C>(*j); });
-        if (!begun) {
+            SET::with(j->kind, [&]<class C>() { few_start<C, 0, 1>(*j); });
+        if (!j->begun) { // all blocks ask at once: nobody's second piece before the others' first
             if (t == 0)
                 count_wait(p.ready, (uint32_t)p.inputs);
             __syncthreads();
+            if (t % CUDA_WARP == 0)
+                j->begun = true;
         }
-        if (j->w)
-            SET::with(j->kind, [&]<class C>() { few_part<C>(p, list, *j); });
+        if (j->w) {
+            SET::with(j->kind, [&]<class C>() {
+                few_start<C, 1, FEW_SLOTS>(*j);
+                few_part<C>(p, list, *j);
+            });
+        }
         __syncthreads();
         if (j->w) {
             const struct few_phase &f = p.of[j->down];

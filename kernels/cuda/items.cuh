@@ -27,7 +27,7 @@ struct few_launch {
     struct strip_x x, h; // inputs for gate, then for up; hidden values as inputs
     struct few_phase of[2];
     float *out; // [places][ldo]
-    // counted: items; items of inputs; strips of outputs; strips of h of [places][FEW_LINE]
+    // counted: items; items of inputs; strips of outputs; marked, a bit each: strips of h of [places][FEW_LINE]
     uint32_t *taken, *ready, *done, *made;
     struct cuda_alarm alarm;
     int picks, places, ldo;
@@ -170,11 +170,17 @@ __host__ __device__ static inline int few_list_bytes(int picks, int lots)
 __device__ static inline void few_begin(const struct few_launch &p, struct few_list *list)
 {
     int t = (int)threadIdx.x, lane = t % CUDA_WARP, lots;
-    bool shared = p.a.s1 && few_takes(p.a, -1);
+    bool shared;
 
-    lots = shared ? (p.a.rows + STRIP_TOKENS - 1) / STRIP_TOKENS : 0;
-    for (int i = t; i < p.picks; i += FEW_THREADS) {
-        int e = list->id[i], before = 0, head = i;
+    for (int i = t; i <= p.picks; i += FEW_THREADS) { // one of them asks for the shared expert
+        int e = i < p.picks ? list->id[i] : -1, before = 0, head = i;
+        bool takes =
+            (i < p.picks ? e >= 0 && e < p.a.experts : p.a.s1 != NULL) && few_takes(p.a, e);
+
+        if (i == p.picks) {
+            list->shared = takes;
+            continue;
+        }
 
         for (int k = 0; k < i; k++)
             if (list->id[k] == e) {
@@ -183,11 +189,11 @@ __device__ static inline void few_begin(const struct few_launch &p, struct few_l
             }
         before %= STRIP_TOKENS;
         list->of[i] = (uint16_t)((before ? head : i) * STRIP_TOKENS + before);
-        list->lot[i] = FEW_NOBODY;
-        if (e >= 0 && e < p.a.experts && few_takes(p.a, e))
-            list->lot[i] = before == 0;
+        list->lot[i] = takes ? before == 0 : FEW_NOBODY;
     }
     __syncthreads();
+    shared = list->shared;
+    lots = shared ? (p.a.rows + STRIP_TOKENS - 1) / STRIP_TOKENS : 0;
     for (int base = 0; base < p.picks; base += CUDA_WARP) { // each warp for itself, all the same
         int i = base + lane;
         bool head = i < p.picks && list->lot[i] == 1;
@@ -200,7 +206,6 @@ __device__ static inline void few_begin(const struct few_launch &p, struct few_l
     }
     if (t == 0) {
         list->lots = lots;
-        list->shared = shared;
         list->gates = lots * p.of[0].strips * p.of[0].each;
         list->products = p.inputs + list->gates + lots * p.of[1].strips * p.of[1].each;
     }
@@ -241,6 +246,7 @@ struct few_job {
     int n;                       // rows
     struct few_span span;
     char *room; // what the warp has in shared memory, the same for all its jobs
+    bool begun; // it has had one
 };
 
 // The place of row lane % 8 of a lot.

@@ -80,12 +80,12 @@ __device__ static inline uint32_t counter_trade(uint32_t *counter)
     return before;
 }
 
-// The same, releasing alone; behind `last` it begins again at 0.
+// The same; behind `last` it begins again at 0.
 __device__ static inline uint32_t counter_turn(uint32_t *counter, uint32_t last)
 {
     uint32_t before;
 
-    asm volatile("atom.inc.release.gpu.global.u32 %0, [%1], %2;"
+    asm volatile("atom.inc.acq_rel.gpu.global.u32 %0, [%1], %2;"
                  : "=r"(before)
                  : "l"(counter), "r"(last)
                  : "memory");
@@ -98,10 +98,19 @@ __device__ static inline void counter_add(uint32_t *counter)
     asm volatile("red.add.release.gpu.global.u32 [%0], 1;" ::"l"(counter) : "memory");
 }
 
-// What was written before the counts that were read is seen.
-__device__ static inline void counter_fence()
+// Sets bits, releasing as counter_add does.
+__device__ static inline void counter_mark(uint32_t *word, uint32_t bits)
 {
-    asm volatile("fence.acq_rel.gpu;" ::: "memory");
+    asm volatile("red.or.release.gpu.global.b32 [%0], %1;" ::"l"(word), "r"(bits) : "memory");
+}
+
+// A count, or bits; what was written before that is seen.
+__device__ static inline uint32_t counter_read(const uint32_t *counter)
+{
+    uint32_t v;
+
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(counter) : "memory");
+    return v;
 }
 
 // flag_raise - after everything this thread, and by a barrier its block, wrote before; flag_read: for host and

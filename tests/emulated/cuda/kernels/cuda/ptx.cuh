@@ -69,9 +69,14 @@ static inline uint32_t warp_place(void)
     return 0;
 }
 
-static inline void counter_fence()
+static inline void counter_mark(uint32_t *word, uint32_t bits)
 {
-    __atomic_thread_fence(__ATOMIC_ACQ_REL);
+    *word |= bits;
+}
+
+static inline uint32_t counter_read(const uint32_t *counter)
+{
+    return __atomic_load_n(counter, __ATOMIC_ACQUIRE);
 }
 
 static inline void flag_raise(uint64_t *flag, uint64_t v)
