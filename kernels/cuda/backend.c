@@ -16,7 +16,7 @@
 #define WEIGHT_CHUNK ((size_t)8 << 20)
 #define RING_BYTES ((size_t)4 << 20)
 #define SCRATCH_BYTES ((size_t)256 << 20)
-#define TICKET_BYTES (CUDA_TICKETS * sizeof(uint32_t))
+#define TICKET_BYTES ((CUDA_TICKETS + CUDA_SEATED * CUDA_SEATS) * sizeof(uint32_t))
 #define COUNT_BYTES ((size_t)CUDA_WORKERS * INDEX_COUNT)
 #define SIDE_BYTES ((size_t)16 << 20) /* scratch of a lane beside: windows of few rows go there */
 

@@ -310,6 +310,7 @@ static void few_rows(struct queue *q, const struct expert_rows *e)
                             .ready = count + READY,
                             .done = count + DONE,
                             .made = count + MADE,
+                            .seats = count + CUDA_TICKETS,
                             .alarm = cuda_queue(q)->alarm,
                             .picks = e->picks,
                             .places = places,

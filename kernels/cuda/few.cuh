@@ -19,6 +19,7 @@
 #include "kernels/cuda/items.cuh"
 
 #define FEW_NAP 40    // ns between two looks at what others count
+#define FEW_AGES 400  // ns in which a block learns how many of its multiprocessor are older
 #define FEW_AT_ONCE 8 // sums of splits that a lane asks for at once
 #define FEW_CHOICES 8 // and outputs of a row's experts
 
@@ -521,14 +522,34 @@ __device__ static inline void few_clear(const struct few_launch &p, uint32_t bef
 
 // ---- all of it ------------------------------------------------------------------------------
 
-// Blocks of a multiprocessor begin one behind the other, so that each of them all has as much to do as others.
-template <class SET> __device__ static inline void few_turn(int ns)
+// The word of the block's first warp among those of its multiprocessor.
+__device__ static inline uint32_t *few_seat(const struct few_launch &p)
+{
+    return p.seats + device_sm() % CUDA_SEATED * CUDA_SEATS + warp_place() % CUDA_SEATS;
+}
+
+// Blocks of a multiprocessor begin one behind the other, so that each of them all has as much to do as others. Warps that
+// have been there longer run first: where decoding bounds them, blocks of one age begin at one time on all multiprocessors
+// and end at one time what lies together in the list, and the oldest take what is waited for first. One warp.
+template <class SET> __device__ static inline void few_turn(const struct few_launch &p)
 {
     uint64_t since = device_ns();
-    uint32_t slot = warp_place() / FEW_WARPS;
+    uint32_t order = warp_place() / FEW_WARPS, ns = 0;
 
-    slot = slot < SET::BLOCKS ? slot : SET::BLOCKS - 1;
-    while (device_ns() - since < slot * (uint32_t)ns)
+    if constexpr (SET::ALL_ROTATED) {
+        const uint32_t *seats = p.seats + device_sm() % CUDA_SEATED * CUDA_SEATS;
+
+        order = 0;
+        ns = FEW_AGES;
+        for (int i = 0; i < CUDA_SEATS; i += CUDA_WARP) {
+            uint32_t who = fresh_word(seats + i + (int)(threadIdx.x % CUDA_WARP));
+
+            order += (uint32_t)__popc(__ballot_sync(FULL_MASK, who != 0 && who <= blockIdx.x));
+        }
+    }
+    order = order < SET::BLOCKS ? order : SET::BLOCKS - 1;
+    ns += order * (uint32_t)p.turn;
+    while (device_ns() - since < ns)
         ;
 }
 
@@ -542,6 +563,7 @@ __global__ static void __launch_bounds__(FEW_THREADS, SET::BLOCKS)
     __shared__ bool last;
     __shared__ struct few_job jobs[FEW_WARPS];
     __shared__ struct few_list list;
+    __shared__ uint32_t *seat;
     int t = (int)threadIdx.x, turn = 0, item;
     int32_t *id = (int32_t *)(few_memory + FEW_WARPS * p.room);
     struct few_job *j = &jobs[threadIdx.x / CUDA_WARP];
@@ -551,6 +573,10 @@ __global__ static void __launch_bounds__(FEW_THREADS, SET::BLOCKS)
         j->begun = false;
     }
     few_near(p.a);
+    if (SET::ALL_ROTATED && t == 0) {
+        seat = few_seat(p);
+        *(volatile uint32_t *)seat = blockIdx.x + 1;
+    }
     dependency_settle(); // who comes in next waits for all that this one does
     dependency_next();
     if (t == 0) {
@@ -558,9 +584,11 @@ __global__ static void __launch_bounds__(FEW_THREADS, SET::BLOCKS)
         list.of = (uint16_t *)(id + p.picks);
         list.lot = list.of + p.picks;
         list.member = list.lot + p.picks;
-        few_turn<SET>(p.turn);
-        next[0] = (int)atomicAdd(p.taken, 1);
     }
+    if (t < CUDA_WARP)
+        few_turn<SET>(p);
+    if (t == 0)
+        next[0] = (int)atomicAdd(p.taken, 1);
     for (int i = t; i < p.picks; i += FEW_THREADS)
         id[i] = p.a.id[i];
     __syncthreads();
@@ -629,6 +657,8 @@ __global__ static void __launch_bounds__(FEW_THREADS, SET::BLOCKS)
     }
     if (t == 0 && item == list.products + p.rows + (int)gridDim.x - 1) // the last one that takes
         *p.taken = 0;
+    if (SET::ALL_ROTATED && t == 0)
+        *(volatile uint32_t *)seat = 0;
 }
 
 // few_experts - queue it, by a kernel that knows all of a.kinds. What a set decides is filled in here: strips and what

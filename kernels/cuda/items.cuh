@@ -29,6 +29,8 @@ struct few_launch {
     float *out; // [places][ldo]
     // counted: items; items of inputs; strips of outputs; marked, a bit each: strips of h of [places][FEW_LINE]
     uint32_t *taken, *ready, *done, *made;
+    uint32_t *
+        seats; // [CUDA_SEATED][CUDA_SEATS]: one more than the block whose first warp is there, 0: none
     struct cuda_alarm alarm;
     int picks, places, ldo;
     int inputs, tasks; // items of inputs, and blocks of 128 of a warp in each

@@ -65,6 +65,15 @@ __device__ static inline uint32_t warp_place(void)
     return warp;
 }
 
+// The multiprocessor that the warp runs on.
+__device__ static inline uint32_t device_sm(void)
+{
+    uint32_t sm;
+
+    asm volatile("mov.u32 %0, %%smid;" : "=r"(sm));
+    return sm;
+}
+
 // ---- words that others change or wait for while a kernel runs ---------------------------------------
 
 // Counts one; releases what the thread, and by a barrier its block, wrote, acquires what others did that

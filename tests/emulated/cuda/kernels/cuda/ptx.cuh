@@ -69,6 +69,11 @@ static inline uint32_t warp_place(void)
     return 0;
 }
 
+static inline uint32_t device_sm(void)
+{
+    return 0;
+}
+
 static inline void counter_mark(uint32_t *word, uint32_t bits)
 {
     *word |= bits;
