@@ -194,6 +194,27 @@ static void row_counts(struct lab *l)
     lab_end(l);
 }
 
+/* Of every width the kernels that the shapes above may leave out: more strips than an H200 has room for two blocks of
+ * each multiprocessor, and two groups of rows. */
+static void widths(struct lab *l)
+{
+    uint64_t seed = l->seed;
+
+    lab_begin(l, "widths");
+    for (int i = 0;; i++) {
+        struct mat w;
+
+        if (!qmats_type(i, &w))
+            break;
+        if (w.dtype != DTYPE_EXL3)
+            continue;
+        type_product(l, i, 34048, 128, 3);
+        type_product(l, i, 256, 128, 17);
+    }
+    lab_end(l);
+    l->seed = seed;
+}
+
 /* F-27: queues of one device have nothing in common. */
 static void two_queues(struct lab *l)
 {
@@ -371,6 +392,7 @@ void ops_quant(struct lab *l)
     plain(l);
     prompts(l);
     row_counts(l);
+    widths(l);
     two_queues(l);
     lists(l);
     synth(l);
