@@ -5,26 +5,22 @@
 // decodes its share of the keys once and keeps it for both products. Blocks wait for each other twice: for
 // the largest logit, and for the sums, of which each block gets those of its share of the dimensions sent. How
 // keys are dealt out depends on the number of keys of the row alone, and shares are added in order; how many heads
-// a gang has changes nothing in any of them.
-#include "kernels/cuda/attend.cuh"
-#include "kernels/cuda/matrix.cuh"
+// a gang has changes nothing in any of them. Where a block has little shared memory (TIGHT), logits and sums lie closer;
+// they are the same ones.
+#include "kernels/cuda/gang_keys.cuh"
 #include "kernels/cuda/turn.cuh"
 
 extern "C" {
 #include "src/base/log.h"
 }
 
-#define WARPS 16 // a head each between the products
-#define THREADS (WARPS * CUDA_WARP)
 #define GANG 8                                        // blocks that share out the keys of a row
 #define TALL 16                                       // heads: rows of an instruction
 #define FLAT 8                                        // the same where there is room for more gangs
 #define GANG_KEYS 128                                 // of a block, at most
 #define QUARTERS 4                                    // of the dimensions: warps share out a logit
 #define GANG_TILES (GANG_KEYS / 8 * QUARTERS / WARPS) // of 8 keys a warp has logits of, at most
-#define GANG_AHEAD 5                                  // keys of a warp that are looked for together
-#define PAD 8        // values behind a row in shared memory, so that neighbours lie in other banks
-#define PAIRS_MAX 32 // that turn by position
+#define PAIRS_MAX 32                                  // that turn by position
 #define SHARED_STATIC 1536 // more than the kernel declares beside its dynamic memory
 
 // Rows of keys and heads have of each eight values the j-th beside the (j + 4)-th, as codes are decoded; so have
@@ -46,25 +42,25 @@ __host__ __device__ static size_t key_bytes(int dim, int keys)
     return (size_t)keys * (size_t)(dim + PAD) * sizeof(uint16_t);
 }
 
-// The quarters of logits; behind them lie exponentials as bf16.
-__host__ __device__ static size_t logit_bytes(int keys)
+// The parts of logits; behind them lie exponentials as bf16.
+__host__ __device__ static size_t logit_bytes(int keys, bool tight)
 {
-    return QUARTERS * sizeof(float) * TALL * (size_t)(keys + PAD);
+    return (size_t)(tight ? QUARTERS / 2 : QUARTERS) * sizeof(float) * TALL * (size_t)(keys + PAD);
 }
 
 // The heads as bf16; logits and exponentials lie in the same place afterwards.
-__host__ __device__ static size_t head_bytes(int dim, int keys)
+__host__ __device__ static size_t head_bytes(int dim, int keys, bool tight)
 {
     size_t head = (size_t)TALL * (size_t)(dim + PAD) * sizeof(uint16_t);
-    size_t logit = logit_bytes(keys) + sizeof(uint16_t) * TALL * (size_t)(keys + PAD);
+    size_t logit = logit_bytes(keys, tight) + sizeof(uint16_t) * TALL * (size_t)(keys + PAD);
 
     return head > logit ? head : logit;
 }
 
-// Where in a block's memory the sums lie that are sent to it.
-__host__ __device__ static size_t sums_from(int dim, int keys)
+// Where in a block's memory the sums lie that are sent to it: where its keys were if that is `tight`.
+__device__ static inline size_t sums_from(int dim, int keys, bool tight)
 {
-    return key_bytes(dim, keys) + head_bytes(dim, keys);
+    return tight ? 0 : key_bytes(dim, keys) + head_bytes(dim, keys, tight);
 }
 
 // Values from `begin` on are turned by their row's position: pairs of neighbours.
@@ -72,161 +68,6 @@ struct gang_turn {
     float2 pair[PAIRS_MAX];
     int begin;
 };
-
-struct gang_row {
-    int slot, first, win, n; // of the window the first one's row and how many; all keys
-    const int32_t *sel;
-};
-
-// Which row of its state key j of the list is, -1 behind its end. Only the window is a ring.
-__device__ static inline int row_of(const struct attend_args &a, const struct gang_row &w, int j)
-{
-    int r = w.first + j;
-
-    if (j >= w.n)
-        return -1;
-    return j >= w.win ? w.sel[j - w.win] : r < a.win.cap ? r : r - a.win.cap;
-}
-
-// A key as it is stored lies in the second half of its own place until its warp decodes it: a thread has
-// pieces of 16 values, PIECES threads a key.
-template <int DIM> struct gang_piece {
-    static constexpr int PIECES = DIM / 16;
-    int key, piece;
-    uint16_t *place;
-    unsigned char *stored;
-
-    __device__ gang_piece(uint16_t *keys, int i)
-        : key(((int)threadIdx.x + i * THREADS) / PIECES), piece((int)threadIdx.x % PIECES),
-          place(keys + key * (DIM + PAD)), stored((unsigned char *)place + DIM)
-    {
-    }
-};
-
-// Keys of the list from `from` on, on their way.
-template <int DIM>
-__device__ static inline void keys_fetch(const struct attend_args &a, const struct gang_row &w,
-                                         int from, int mine, int i0, uint16_t *keys)
-{
-    const unsigned char *near = a.win.base + (size_t)w.slot * a.win.slot_stride;
-    const unsigned char *far = a.more.base + (size_t)w.slot * a.more.slot_stride;
-    int row[GANG_AHEAD];
-
-#pragma unroll
-    for (int i = 0; i < GANG_AHEAD; i++) {
-        const struct gang_piece<DIM> p(keys, i0 + i);
-
-        row[i] = p.key < mine ? row_of(a, w, from + p.key) : -1;
-    }
-#pragma unroll
-    for (int i = 0; i < GANG_AHEAD; i++) {
-        const struct gang_piece<DIM> p(keys, i0 + i);
-        int c = p.piece;
-
-        if (row[i] < 0)
-            continue;
-        if (from + p.key < w.win) {
-            const unsigned char *at = near + (size_t)(uint32_t)row[i] * a.win.row_bytes;
-
-#pragma unroll
-            for (int k = 0; k < 16; k += 4)
-                copy_ahead<4>(p.stored + 16 * c + k, at + 16 * c + k);
-            if (c < DIM / 32 / 4)
-                copy_ahead<4>(p.stored + DIM + 4 * c, at + DIM + 4 * c);
-        } else {
-            const unsigned char *at = far + (size_t)(uint32_t)row[i] * a.more.row_bytes;
-
-            copy_ahead<8>(p.stored + 8 * c, at + 8 * c);
-            if (c < DIM / 16 / 4)
-                copy_ahead<4>(p.stored + DIM / 2 + 4 * c, at + DIM / 2 + 4 * c);
-        }
-    }
-}
-
-// The same of rows that are pieces of 16 bytes, a thread each of one; `come` counts them.
-template <int DIM>
-__device__ static inline void keys_bring(const struct attend_args &a, const struct gang_row &w,
-                                         int from, int mine, uint16_t *keys, uint64_t *come)
-{
-    constexpr int NEAR = DIM + DIM / 32, FAR = DIM / 2 + DIM / 16;
-    int j = (int)threadIdx.x % CUDA_WARP * WARPS + (int)threadIdx.x / CUDA_WARP;
-    int near = min(max(w.win - from, 0), mine);
-    unsigned char *to = (unsigned char *)(keys + j * (DIM + PAD)) + DIM;
-    size_t row, slot = (size_t)w.slot;
-
-    if (threadIdx.x == 0)
-        barrier_expect(come, near * NEAR + (mine - near) * FAR);
-    if (j >= mine)
-        return;
-    row = (size_t)(uint32_t)row_of(a, w, from + j);
-    if (j < near)
-        bulk_bring(to, a.win.base + slot * a.win.slot_stride + row * a.win.row_bytes, NEAR, come);
-    else
-        bulk_bring(to, a.more.base + slot * a.more.slot_stride + row * a.more.row_bytes, FAR, come);
-}
-
-// What a thread has of a key as it is stored.
-struct gang_stored {
-    uint4 code;
-    uint32_t scale;
-};
-
-template <int DIM>
-__device__ static inline struct gang_stored stored_load(const struct gang_piece<DIM> &p, int win,
-                                                        int mine)
-{
-    struct gang_stored s = {};
-
-    if (p.key < mine && p.key < win) {
-        s.code = ((const uint4 *)p.stored)[p.piece];
-        s.scale = p.stored[DIM + p.piece / 2];
-    } else if (p.key < mine) {
-        uint2 u = ((const uint2 *)p.stored)[p.piece];
-
-        s.code = make_uint4(u.x, u.y, 0, 0);
-        s.scale = p.stored[DIM / 2 + p.piece];
-    }
-    return s;
-}
-
-// As bf16; zeros behind the end. The first `win` keys are rows of the window. A warp has whole keys, and the next one's
-// codes before it writes this one's values.
-template <int DIM>
-__device__ static inline void keys_decode(int win, int mine, int keys, uint16_t *at)
-{
-    struct gang_stored now = stored_load<DIM>({ at, 0 }, win, mine), next;
-
-#pragma unroll 1
-    for (int i = 0; i * THREADS < keys * (DIM / 16); i++) {
-        const struct gang_piece<DIM> p(at, i);
-        uint32_t out[2][4] = {}, by, c = (uint32_t)p.piece;
-
-        if (p.key >= keys) // so is the whole warp
-            break;
-        next = stored_load<DIM>({ at, i + 1 }, win, mine);
-        if (p.key < mine && p.key < win) {
-            by = scale_pair(now.scale);
-            e4m3_eight(now.code.x, now.code.y, by, out[0]);
-            e4m3_eight(now.code.z, now.code.w, by, out[1]);
-        } else if (p.key < mine) {
-            by = now.scale;
-            by = (by & 0x7f) == 0x7f ? 0x7fc07fc0u : e4m3_far(by | by << 16);
-            e2m1_eight(now.code.x, by, out[0]);
-            e2m1_eight(now.code.y, by, out[1]);
-        }
-        __syncwarp();
-#pragma unroll
-        for (int k = 0; k < 2;
-             k++) { // of eight lanes four begin with the other half: no bank twice
-            bool other = (c >> 2 & 1) != (uint32_t)k;
-            uint4 v = make_uint4(other ? out[1][0] : out[0][0], other ? out[1][1] : out[0][1],
-                                 other ? out[1][2] : out[0][2], other ? out[1][3] : out[0][3]);
-
-            ((uint4 *)p.place)[2 * c + (other ? 1 : 0)] = v;
-        }
-        now = next;
-    }
-}
 
 // The heads' values of a thread, eight and eight, on their way while keys are looked for.
 #define EIGHTS(dim) (TALL * (dim) / 8 < THREADS ? 1 : TALL * (dim) / 8 / THREADS)
@@ -344,28 +185,48 @@ __device__ static inline int tile_of(int t, int tiles)
     return min((int)threadIdx.x / CUDA_WARP / QUARTERS + WARPS / QUARTERS * t, max(tiles, 1) - 1);
 }
 
-// Logits lie where the heads lay, by quarters of the dimensions.
-template <int T>
-__device__ static inline void logits_put(const struct gang_sums &m, int keys, float *logit)
+// A warp's logits to place `part`; MORE: added to those that are there.
+template <int T, bool MORE>
+__device__ static inline void logits_write(const struct gang_sums &m, int keys, int part,
+                                           float *logit)
 {
     int lane = (int)threadIdx.x % CUDA_WARP, warp = (int)threadIdx.x / CUDA_WARP;
 
-    __syncthreads(); // the heads have been used
 #pragma unroll
     for (int t = 0; t < T; t++) {
         int tile = warp / QUARTERS + WARPS / QUARTERS * t;
-        float *to =
-            logit + (warp % QUARTERS * TALL + lane / 4) * (keys + PAD) + tile * 8 + lane % 4 * 2;
+        float *to = logit + (part * TALL + lane / 4) * (keys + PAD) + tile * 8 + lane % 4 * 2;
 
         if (tile < keys / 8) {
-            *(float2 *)to = make_float2(m.v[t][0], m.v[t][1]);
-            *(float2 *)(to + 8 * (keys + PAD)) = make_float2(m.v[t][2], m.v[t][3]);
+            float2 *top = (float2 *)to, *low = (float2 *)(to + 8 * (keys + PAD));
+
+            *top = make_float2(MORE ? top->x + m.v[t][0] : m.v[t][0],
+                               MORE ? top->y + m.v[t][1] : m.v[t][1]);
+            *low = make_float2(MORE ? low->x + m.v[t][2] : m.v[t][2],
+                               MORE ? low->y + m.v[t][3] : m.v[t][3]);
         }
     }
 }
 
+// Logits lie where the heads lay, by quarters of the dimensions; TIGHT: two and two of them added.
+template <int T, bool TIGHT>
+__device__ static inline void logits_put(const struct gang_sums &m, int keys, float *logit)
+{
+    int quarter = (int)threadIdx.x / CUDA_WARP % QUARTERS;
+
+    __syncthreads(); // the heads have been used
+    if (!TIGHT)
+        logits_write<T, false>(m, keys, quarter, logit);
+    if (TIGHT && quarter % 2 == 0)
+        logits_write<T, false>(m, keys, quarter / 2, logit);
+    if (TIGHT)
+        __syncthreads();
+    if (TIGHT && quarter % 2 == 1)
+        logits_write<T, true>(m, keys, quarter / 2, logit);
+}
+
 // Logits of up to T times 32 keys: a warp a quarter of the dimensions and every fourth 8 keys.
-template <int DIM, int T>
+template <int DIM, int T, bool TIGHT>
 __device__ static inline void gang_logits(const uint16_t *head, const uint16_t *key, int keys,
                                           float *logit)
 {
@@ -389,11 +250,11 @@ __device__ static inline void gang_logits(const uint16_t *head, const uint16_t *
             multiply(m.v[t], left[1], b[2], b[3]);
         }
     }
-    logits_put<T>(m, keys, logit);
+    logits_put<T, TIGHT>(m, keys, logit);
 }
 
 // The same for heads that are no bf16 numbers, from the heads as they came.
-template <int DIM>
+template <int DIM, bool TIGHT>
 __device__ __noinline__ static void logits_of_planes(const struct attend_args &a,
                                                      const struct gang_turn &turn, int room,
                                                      int tall, int keys)
@@ -426,7 +287,7 @@ __device__ __noinline__ static void logits_of_planes(const struct attend_args &a
             multiply(m.v[t], p.top, b[0], b[1]);
         }
     }
-    logits_put<GANG_TILES>(m, keys, (float *)(dynamic + key_bytes(DIM, room)));
+    logits_put<GANG_TILES, TIGHT>(m, keys, (float *)(dynamic + key_bytes(DIM, room)));
 }
 
 // Of two pairs of columns a lane keeps one and gets what belongs beside it from its neighbour, the even lane that of the
@@ -447,8 +308,9 @@ __device__ static inline void sums_send(float x0, float y0, float x1, float y1, 
 
 // Values: a warp COLS columns, whose sums go to the block that has them; `weight` are the exponentials as
 // bf16, NULL: they are no such numbers. `far`: memory of
-// the gang that the sums go through, NULL: they are sent to `share`, where `come` counts them.
-template <int DIM>
+// the gang that the sums go through, NULL: they are sent to `share`, where `come` counts them. TIGHT: that is where
+// the keys were.
+template <int DIM, bool TIGHT>
 __device__ static void gang_values(const uint16_t *weight, const float *prob, const uint16_t *key,
                                    int keys, int heads, float *far, float *share, uint64_t *come)
 {
@@ -499,6 +361,8 @@ __device__ static void gang_values(const uint16_t *weight, const float *prob, co
             }
         }
     }
+    if (TIGHT)
+        gang_meet(); // no block needs its keys
     if (n0 >= DIM)
         return;
     to = (far ? far + (size_t)peer * (GANG * TALL * WIDE) : share) + (int)blockIdx.x * TALL * WIDE +
@@ -533,7 +397,7 @@ enum gang_way {
 };
 
 // A gang a row and `tall` heads. Bound by the time of its steps, not by bytes or products.
-template <int DIM>
+template <int DIM, bool TIGHT>
 __global__ static void __launch_bounds__(THREADS, DIM == 128 ? 1 : 2)
     attend_gang(const __grid_constant__ attend_args a, int room, int tall, enum gang_way way)
 {
@@ -551,8 +415,8 @@ __global__ static void __launch_bounds__(THREADS, DIM == 128 ? 1 : 2)
     struct gang_row w = { 0, 0, 0, 0, a.sel + (size_t)row * (size_t)a.topk };
     struct gang_heads<DIM> head;
     uint16_t *key = (uint16_t *)dynamic, *head_at = key + key_bytes(DIM, room) / sizeof(*key);
-    uint16_t *weight = head_at + logit_bytes(room) / sizeof(*key);
-    float *logit = (float *)head_at, *sums = (float *)(dynamic + sums_from(DIM, room)), *far;
+    uint16_t *weight = head_at + logit_bytes(room, TIGHT) / sizeof(*key);
+    float *logit = (float *)head_at, *sums = (float *)(dynamic + sums_from(DIM, room, TIGHT)), *far;
     float sink, most, sum = 0, l[OWN];
     struct span s;
     uint32_t rest = 0;
@@ -607,13 +471,13 @@ __global__ static void __launch_bounds__(THREADS, DIM == 128 ? 1 : 2)
     }
     keys_decode<DIM>(w.win - from, mine, keys, key);
     if (__syncthreads_or(rest != 0))
-        logits_of_planes<DIM>(a, turn, room, tall, keys);
+        logits_of_planes<DIM, TIGHT>(a, turn, room, tall, keys);
     else if (keys <= 32)
-        gang_logits<DIM, 1>(head_at, key, keys, logit);
+        gang_logits<DIM, 1, TIGHT>(head_at, key, keys, logit);
     else if (keys <= 96)
-        gang_logits<DIM, 3>(head_at, key, keys, logit);
+        gang_logits<DIM, 3, TIGHT>(head_at, key, keys, logit);
     else
-        gang_logits<DIM, GANG_TILES>(head_at, key, keys, logit);
+        gang_logits<DIM, GANG_TILES, TIGHT>(head_at, key, keys, logit);
     __syncthreads();
 #pragma unroll
     for (int i = 0; i < OWN; i++) {
@@ -623,9 +487,10 @@ __global__ static void __launch_bounds__(THREADS, DIM == 128 ? 1 : 2)
         l[i] = -INFINITY;
         if (h >= heads || j >= mine)
             continue;
-        l[i] = ((from_at[0] + from_at[TALL * ld]) +
-                (from_at[2 * TALL * ld] + from_at[3 * TALL * ld])) *
-               a.scale;
+        l[i] = TIGHT ? from_at[0] + from_at[TALL * ld]
+                     : (from_at[0] + from_at[TALL * ld]) +
+                           (from_at[2 * TALL * ld] + from_at[3 * TALL * ld]);
+        l[i] *= a.scale;
         most = l[i] > most ? l[i] : most;
     }
     most = warp_max(most);
@@ -661,12 +526,12 @@ __global__ static void __launch_bounds__(THREADS, DIM == 128 ? 1 : 2)
         sum += expf(sink - most);
     if (lane < GANG && h < heads)
         peer_send(&sum_of[rank][h], sum, &sums_come, lane);
-    far = way == GANG_THROUGH
+    far = !TIGHT && way == GANG_THROUGH
               ? a.scratch + (blockIdx.z * gridDim.y + blockIdx.y) * (GANG * GANG * TALL * WIDE)
               : NULL;
     __syncthreads();
-    gang_values<DIM>(a.round == ROUND_BF16 ? weight : NULL, logit, key, keys, heads, far, sums,
-                     &sums_come);
+    gang_values<DIM, TIGHT>(a.round == ROUND_BF16 ? weight : NULL, logit, key, keys, heads, far,
+                            sums, &sums_come);
     if (far)
         gang_meet();
     barrier_wait(&sums_come, 0);
@@ -707,14 +572,30 @@ __global__ static void __launch_bounds__(THREADS, DIM == 128 ? 1 : 2)
     }
 }
 
+// Short keys have room on every device.
+static constexpr bool may_be_tight(int dim)
+{
+    return dim > 128;
+}
+
+// What a block needs.
+static size_t room_bytes(int dim, int keys, bool tight, enum gang_way way)
+{
+    size_t share = way == GANG_SENT ? share_bytes(dim) : 0;
+    size_t others = key_bytes(dim, keys) + head_bytes(dim, keys, tight);
+
+    if (tight)
+        return others > share ? others : share;
+    return others + share;
+}
+
 template <int DIM>
 static void gang_launch(struct queue *q, const struct attend_args *a, int room, int tall,
-                        enum gang_way way)
+                        enum gang_way way, bool tight)
 {
-    launch_cluster(q, attend_gang<DIM>, GANG,
+    launch_cluster(q, tight ? attend_gang<DIM, may_be_tight(DIM)> : attend_gang<DIM, false>, GANG,
                    dim3(GANG, blocks_for((size_t)a->heads, tall), (unsigned)a->rows), THREADS,
-                   sums_from(DIM, room) + (way == GANG_SENT ? share_bytes(DIM) : 0), *a, room, tall,
-                   way);
+                   room_bytes(DIM, room, tight, way), *a, room, tall, way);
 }
 
 // Rows of a state begin where words of `align` bytes do.
@@ -732,15 +613,17 @@ bool attend_by_gang(struct queue *q, const struct attend_args *a, int keys)
 {
     struct cuda_device *d = (struct cuda_device *)q->dev;
     int room = (keys + GANG * 16 - 1) / (GANG * 16) * 16;
-    // what any number of rows may need: a row has the same bits among few and many
-    size_t shared = sums_from(a->dim, room) + share_bytes(a->dim);
     size_t most = (size_t)(d->shared_max - SHARED_STATIC);
+    // by what any number of rows may need: the others do not choose a row's kernel
+    bool tight = may_be_tight(a->dim) && room_bytes(a->dim, room, false, GANG_SENT) > most;
+    size_t shared = room_bytes(a->dim, room, tight, GANG_SENT);
     int tall = gang_blocks(a, FLAT) + GANG <= (unsigned)d->sms ? FLAT : TALL;
     size_t share = share_bytes(a->dim) * gang_blocks(a, tall);
     bool through = share <= (size_t)d->base.workers * sizeof(float) *
                                 attend_scratch(a->dim, a->span, a->block, a->topk);
-    enum gang_way way =
-        gang_blocks(a, tall) + GANG <= (unsigned)d->sms || !through ? GANG_SENT : GANG_THROUGH;
+    enum gang_way way = tight || !through || gang_blocks(a, tall) + GANG <= (unsigned)d->sms
+                            ? GANG_SENT
+                            : GANG_THROUGH;
 
     if (!d->gangs || a->win.codec != CODEC_QW || (a->more.base && a->more.codec != CODEC_QC) ||
         !aligned(a->win, a->dim == 512 ? 16 : 4) ||
@@ -757,12 +640,19 @@ bool attend_by_gang(struct queue *q, const struct attend_args *a, int keys)
         return false;
     }
     if (a->dim == 512)
-        gang_launch<512>(q, a, room, tall, way);
+        gang_launch<512>(q, a, room, tall, way, tight);
     else if (a->dim == 256)
-        gang_launch<256>(q, a, room, tall, way);
+        gang_launch<256>(q, a, room, tall, way, tight);
     else
-        gang_launch<128>(q, a, room, tall, way);
+        gang_launch<128>(q, a, room, tall, way, tight);
     return true;
+}
+
+template <int DIM> static cudaError_t gang_room(int shared_max)
+{
+    cudaError_t e = shared_room(attend_gang<DIM, false>, shared_max);
+
+    return e == cudaSuccess ? shared_room(attend_gang<DIM, may_be_tight(DIM)>, shared_max) : e;
 }
 
 extern "C" cudaError_t cuda_gang_limits(int shared_max, bool *can)
@@ -770,12 +660,12 @@ extern "C" cudaError_t cuda_gang_limits(int shared_max, bool *can)
     cudaLaunchAttribute attr = {};
     cudaLaunchConfig_t c = {};
     int gangs = 0;
-    cudaError_t e = shared_room(attend_gang<512>, shared_max);
+    cudaError_t e = gang_room<512>(shared_max);
 
     if (e == cudaSuccess)
-        e = shared_room(attend_gang<256>, shared_max);
+        e = gang_room<256>(shared_max);
     if (e == cudaSuccess)
-        e = shared_room(attend_gang<128>, shared_max);
+        e = gang_room<128>(shared_max);
     attr.id = cudaLaunchAttributeClusterDimension;
     attr.val.clusterDim.x = GANG;
     attr.val.clusterDim.y = attr.val.clusterDim.z = 1;
@@ -786,7 +676,7 @@ extern "C" cudaError_t cuda_gang_limits(int shared_max, bool *can)
     c.numAttrs = 1;
     if (e != cudaSuccess)
         return e;
-    if (cudaOccupancyMaxActiveClusters(&gangs, attend_gang<512>, &c) != cudaSuccess)
+    if (cudaOccupancyMaxActiveClusters(&gangs, attend_gang<512, false>, &c) != cudaSuccess)
         (void)cudaGetLastError(); // a device without clusters of such blocks
     *can = gangs > 0;
     return cudaSuccess;

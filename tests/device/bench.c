@@ -1,7 +1,7 @@
 /* A short table of op times on the device at the sizes of one of two ranks of V4.1: medians of
  * captured launches, weights from several copies in turn so that the cache does not hold them.
  *
- *   bench [file]        the table as JSON lines too
+ *   bench [-m] [file]        the table as JSON lines too; -m: as on a device with little shared memory
  */
 #include "tests/device/lab.h"
 
@@ -373,8 +373,14 @@ int bench_main(int argc, char **argv)
 {
     struct bench b = { 0 };
     struct shape copy = { "copy", 0, 0, 0, (size_t)1 << 30 };
-    int r = lab_open(&lab);
+    int r;
 
+    if (argc > 1 && strcmp(argv[1], "-m") == 0) {
+        pretend.little_shared = true;
+        argc--;
+        argv++;
+    }
+    r = lab_open(&lab);
     if (r != 0)
         return r;
     json = argc > 1 ? fopen(argv[1], "w") : NULL;

@@ -1,0 +1,169 @@
+// gang_keys - the keys of a block of attend_gang: which rows of the states they are, fetched into shared memory as they
+// are stored, and decoded to bf16 there, a row of DIM + PAD values each.
+#ifndef TANDEM_KERNELS_CUDA_GANG_KEYS_CUH
+#define TANDEM_KERNELS_CUDA_GANG_KEYS_CUH
+
+#include "kernels/cuda/attend.cuh"
+#include "kernels/cuda/matrix.cuh"
+
+#define WARPS 16 // of a block
+#define THREADS (WARPS * CUDA_WARP)
+#define PAD 8        // values behind a row in shared memory, so that neighbours lie in other banks
+#define GANG_AHEAD 5 // keys of a warp that are looked for together
+
+struct gang_row {
+    int slot, first, win, n; // of the window the first one's row and how many; all keys
+    const int32_t *sel;
+};
+
+// Which row of its state key j of the list is, -1 behind its end. Only the window is a ring.
+__device__ static inline int row_of(const struct attend_args &a, const struct gang_row &w, int j)
+{
+    int r = w.first + j;
+
+    if (j >= w.n)
+        return -1;
+    return j >= w.win ? w.sel[j - w.win] : r < a.win.cap ? r : r - a.win.cap;
+}
+
+// A key as it is stored lies in the second half of its own place until its warp decodes it: a thread has
+// pieces of 16 values, PIECES threads a key.
+template <int DIM> struct gang_piece {
+    static constexpr int PIECES = DIM / 16;
+    int key, piece;
+    uint16_t *place;
+    unsigned char *stored;
+
+    __device__ gang_piece(uint16_t *keys, int i)
+        : key(((int)threadIdx.x + i * THREADS) / PIECES), piece((int)threadIdx.x % PIECES),
+          place(keys + key * (DIM + PAD)), stored((unsigned char *)place + DIM)
+    {
+    }
+};
+
+// Keys of the list from `from` on, on their way.
+template <int DIM>
+__device__ static inline void keys_fetch(const struct attend_args &a, const struct gang_row &w,
+                                         int from, int mine, int i0, uint16_t *keys)
+{
+    const unsigned char *near = a.win.base + (size_t)w.slot * a.win.slot_stride;
+    const unsigned char *far = a.more.base + (size_t)w.slot * a.more.slot_stride;
+    int row[GANG_AHEAD];
+
+#pragma unroll
+    for (int i = 0; i < GANG_AHEAD; i++) {
+        const struct gang_piece<DIM> p(keys, i0 + i);
+
+        row[i] = p.key < mine ? row_of(a, w, from + p.key) : -1;
+    }
+#pragma unroll
+    for (int i = 0; i < GANG_AHEAD; i++) {
+        const struct gang_piece<DIM> p(keys, i0 + i);
+        int c = p.piece;
+
+        if (row[i] < 0)
+            continue;
+        if (from + p.key < w.win) {
+            const unsigned char *at = near + (size_t)(uint32_t)row[i] * a.win.row_bytes;
+
+#pragma unroll
+            for (int k = 0; k < 16; k += 4)
+                copy_ahead<4>(p.stored + 16 * c + k, at + 16 * c + k);
+            if (c < DIM / 32 / 4)
+                copy_ahead<4>(p.stored + DIM + 4 * c, at + DIM + 4 * c);
+        } else {
+            const unsigned char *at = far + (size_t)(uint32_t)row[i] * a.more.row_bytes;
+
+            copy_ahead<8>(p.stored + 8 * c, at + 8 * c);
+            if (c < DIM / 16 / 4)
+                copy_ahead<4>(p.stored + DIM / 2 + 4 * c, at + DIM / 2 + 4 * c);
+        }
+    }
+}
+
+// The same of rows that are pieces of 16 bytes, a thread each of one; `come` counts them.
+template <int DIM>
+__device__ static inline void keys_bring(const struct attend_args &a, const struct gang_row &w,
+                                         int from, int mine, uint16_t *keys, uint64_t *come)
+{
+    constexpr int NEAR = DIM + DIM / 32, FAR = DIM / 2 + DIM / 16;
+    int j = (int)threadIdx.x % CUDA_WARP * WARPS + (int)threadIdx.x / CUDA_WARP;
+    int near = min(max(w.win - from, 0), mine);
+    unsigned char *to = (unsigned char *)(keys + j * (DIM + PAD)) + DIM;
+    size_t row, slot = (size_t)w.slot;
+
+    if (threadIdx.x == 0)
+        barrier_expect(come, near * NEAR + (mine - near) * FAR);
+    if (j >= mine)
+        return;
+    row = (size_t)(uint32_t)row_of(a, w, from + j);
+    if (j < near)
+        bulk_bring(to, a.win.base + slot * a.win.slot_stride + row * a.win.row_bytes, NEAR, come);
+    else
+        bulk_bring(to, a.more.base + slot * a.more.slot_stride + row * a.more.row_bytes, FAR, come);
+}
+
+// What a thread has of a key as it is stored.
+struct gang_stored {
+    uint4 code;
+    uint32_t scale;
+};
+
+template <int DIM>
+__device__ static inline struct gang_stored stored_load(const struct gang_piece<DIM> &p, int win,
+                                                        int mine)
+{
+    struct gang_stored s = {};
+
+    if (p.key < mine && p.key < win) {
+        s.code = ((const uint4 *)p.stored)[p.piece];
+        s.scale = p.stored[DIM + p.piece / 2];
+    } else if (p.key < mine) {
+        uint2 u = ((const uint2 *)p.stored)[p.piece];
+
+        s.code = make_uint4(u.x, u.y, 0, 0);
+        s.scale = p.stored[DIM / 2 + p.piece];
+    }
+    return s;
+}
+
+// As bf16; zeros behind the end. The first `win` keys are rows of the window. A warp has whole keys, and the next one's
+// codes before it writes this one's values.
+template <int DIM>
+__device__ static inline void keys_decode(int win, int mine, int keys, uint16_t *at)
+{
+    struct gang_stored now = stored_load<DIM>({ at, 0 }, win, mine), next;
+
+#pragma unroll 1
+    for (int i = 0; i * THREADS < keys * (DIM / 16); i++) {
+        const struct gang_piece<DIM> p(at, i);
+        uint32_t out[2][4] = {}, by, c = (uint32_t)p.piece;
+
+        if (p.key >= keys) // so is the whole warp
+            break;
+        next = stored_load<DIM>({ at, i + 1 }, win, mine);
+        if (p.key < mine && p.key < win) {
+            by = scale_pair(now.scale);
+            e4m3_eight(now.code.x, now.code.y, by, out[0]);
+            e4m3_eight(now.code.z, now.code.w, by, out[1]);
+        } else if (p.key < mine) {
+            by = now.scale;
+            by = (by & 0x7f) == 0x7f ? 0x7fc07fc0u : e4m3_far(by | by << 16);
+            e2m1_eight(now.code.x, by, out[0]);
+            e2m1_eight(now.code.y, by, out[1]);
+        }
+        __syncwarp();
+#pragma unroll
+        for (int k = 0; k < 2;
+             k++) { // of eight lanes four begin with the other half: no bank twice
+            bool other = (c >> 2 & 1) != (uint32_t)k;
+            uint4 v = make_uint4(other ? out[1][0] : out[0][0], other ? out[1][1] : out[0][1],
+                                 other ? out[1][2] : out[0][2], other ? out[1][3] : out[0][3]);
+
+            ((uint4 *)p.place)[2 * c + (other ? 1 : 0)] = v;
+        }
+        now = next;
+    }
+}
+
+#endif
