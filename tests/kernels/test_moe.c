@@ -67,6 +67,25 @@ Test(moe, route_breaks_ties_to_the_lower_id)
     bed_close(&b);
 }
 
+/* A row that goes to all of four experts but for those that top_p leaves out. */
+static void route_four(struct bed *b, float logit[4], int norm, float top_p, int32_t id[4],
+                       float w[4])
+{
+    static const float bias[4];
+
+    b->op->route(b->q, &(struct route_args){ .logit = logit,
+                                             .bias = bias,
+                                             .id = id,
+                                             .weight = w,
+                                             .rows = 1,
+                                             .experts = 4,
+                                             .k = 4,
+                                             .norm = norm,
+                                             .scale = 1,
+                                             .temp = 1,
+                                             .top_p = top_p });
+}
+
 Test(moe, route_leaves_out_what_others_hold_enough_without)
 {
     /* scores: nearly 5, 4, 3, 2 for ids 3, 0, 2, 1, so sums of the larger ones are 0, 5, 9, 12 of 14 */
@@ -77,27 +96,17 @@ Test(moe, route_leaves_out_what_others_hold_enough_without)
     } cases[] = { { 0, 1, 4 },    { 0.01f, 1, 1 }, { 0.3f, 0, 1 },  { 0.4f, 1, 2 },
                   { 0.6f, 1, 2 }, { 0.7f, 1, 3 },  { 0.84f, 0, 3 }, { 0.9f, 1, 4 } };
     static const int rank[4] = { 1, 3, 2, 0 };
-    float logit[4], bias[4] = { 0 };
+    float logit[4], equal[4] = { 1, 1, 1, 1 }, w[4];
+    int32_t id[4];
     struct bed b;
 
     bed_open(&b, 1);
     for (int e = 0; e < 4; e++)
         logit[e] = (float)log(expm1((double)(score[e] * score[e])));
     for (size_t c = 0; c < sizeof(cases) / sizeof(cases[0]); c++) {
-        float w[4], kept = 0;
-        int32_t id[4];
+        float kept = 0;
 
-        b.op->route(b.q, &(struct route_args){ .logit = logit,
-                                               .bias = bias,
-                                               .id = id,
-                                               .weight = w,
-                                               .rows = 1,
-                                               .experts = 4,
-                                               .k = 4,
-                                               .norm = cases[c].norm,
-                                               .scale = 1,
-                                               .temp = 1,
-                                               .top_p = cases[c].top_p });
+        route_four(&b, logit, cases[c].norm, cases[c].top_p, id, w);
         for (int e = 0; e < 4; e++)
             kept += rank[e] < cases[c].stay ? score[e] : 0;
         for (int e = 0; e < 4; e++) {
@@ -108,27 +117,9 @@ Test(moe, route_leaves_out_what_others_hold_enough_without)
             cr_expect(fabsf(w[e] - want) < 1e-5f, "case %zu expert %d: %g", c, e, (double)w[e]);
         }
     }
-    /* of equal ones the lower id stays */
-    for (int e = 0; e < 4; e++)
-        logit[e] = 1;
-    {
-        float w[4];
-        int32_t id[4];
-
-        b.op->route(b.q, &(struct route_args){ .logit = logit,
-                                               .bias = bias,
-                                               .id = id,
-                                               .weight = w,
-                                               .rows = 1,
-                                               .experts = 4,
-                                               .k = 4,
-                                               .norm = 1,
-                                               .scale = 1,
-                                               .temp = 1,
-                                               .top_p = 0.5f });
-        cr_expect(id[0] == 0 && id[1] == 1 && id[2] == -1 && id[3] == -1);
-        cr_expect(eq(flt, w[1], 0.5f));
-    }
+    route_four(&b, equal, 1, 0.5f, id, w); /* of equal ones the lower ids stay */
+    cr_expect(id[0] == 0 && id[1] == 1 && id[2] == -1 && id[3] == -1);
+    cr_expect(eq(flt, w[1], 0.5f));
     bed_close(&b);
 }
 
