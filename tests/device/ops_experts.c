@@ -293,6 +293,14 @@ static void make_moe(struct lab *l, const struct expert_shape *s, struct trial *
     trial_scratch(t, sizeof(float) * (size_t)(s->rows * (s->k + 1) * 2 * inter));
 }
 
+static void try_moe(struct lab *l, const struct expert_shape *s)
+{
+    struct trial t;
+
+    make_moe(l, s, &t);
+    lab_run(&t);
+}
+
 static void moe(struct lab *l)
 {
     static const struct expert_shape shapes[] = {
@@ -338,12 +346,8 @@ static void moe(struct lab *l)
     struct mat w;
 
     lab_begin(l, "moe");
-    for (int i = 0; i < COUNT(shapes); i++) {
-        struct trial t;
-
-        make_moe(l, &shapes[i], &t);
-        lab_run(&t);
-    }
+    for (int i = 0; i < COUNT(shapes); i++)
+        try_moe(l, &shapes[i]);
     lab_end(l);
     lab_begin(l, "moe types");
     for (int i = 0; qmats_type(i, &w); i++)
@@ -351,10 +355,7 @@ static void moe(struct lab *l)
             /* 16 rows; 70, few and many of them to an expert */
             struct expert_shape s = { k == 2 ? 2 : 6, 2,           128, 128, 128, i, i,
                                       ROUND_NONE,     k ? 70 : 16, 1,   128 };
-            struct trial t;
-
-            make_moe(l, &s, &t);
-            lab_run(&t);
+            try_moe(l, &s);
         }
     lab_end(l);
 }
@@ -380,11 +381,8 @@ static void passes(struct lab *l)
     lab_begin(l, "moe in passes");
     lane->scratch_bytes = 320 << 10;
     for (int i = 0; i < (crowds ? 2 : 1) * COUNT(shapes); i++) {
-        struct trial t;
-
         d->crowds = crowds && i < COUNT(shapes);
-        make_moe(l, &shapes[i % COUNT(shapes)], &t);
-        lab_run(&t);
+        try_moe(l, &shapes[i % COUNT(shapes)]);
     }
     d->crowds = crowds;
     lane->scratch_bytes = all;
@@ -400,10 +398,7 @@ static void one_expert(struct lab *l)
     for (int i = 0; i < COUNT(counts) && !l->quick; i++) {
         struct expert_shape s = { 3,      1,          256,       256,       128, MUL1_3,
                                   MUL1_5, ROUND_NONE, counts[i], counts[i], 128 };
-        struct trial t;
-
-        make_moe(l, &s, &t);
-        lab_run(&t);
+        try_moe(l, &s);
     }
     lab_end(l);
 }
@@ -433,12 +428,8 @@ static void ends(struct lab *l)
     };
 
     lab_begin(l, "moe ends");
-    for (int i = 0; i < COUNT(shapes); i++) {
-        struct trial t;
-
-        make_moe(l, &shapes[i], &t);
-        lab_run(&t);
-    }
+    for (int i = 0; i < COUNT(shapes); i++)
+        try_moe(l, &shapes[i]);
     lab_end(l);
 }
 
@@ -472,8 +463,7 @@ static void faults(struct lab *l)
         else
             ((struct mat *)t.buf[1].host)[s->k - 1].dtype = DTYPE_F32;
         lab_refuse(&t, i % TYPES == TYPE ? -ENOTSUP : -EINVAL);
-        make_moe(l, s, &t);
-        lab_run(&t);
+        try_moe(l, s);
     }
     lab_end(l);
 }
