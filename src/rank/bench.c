@@ -77,6 +77,7 @@ static void put_about(struct json_writer *w, const struct rank *k)
     json_put_str(w, "link", k->group ? k->cfg.link : "none");
     json_put_int(w, "threads", config_threads(&k->cfg));
     json_put_str(w, "numerics", numerics);
+    json_put_int(w, "expert_top_p", k->cfg.expert_top_p);
     json_end_object(w);
 }
 

@@ -279,6 +279,20 @@ static int check_released(const struct pack *p)
     return 0;
 }
 
+/* Lossy, so it is said wherever it is on. */
+static int check_top_p(const struct pack *p, int percent)
+{
+    struct pack_item w;
+
+    for (size_t i = 0; pack_item(p, i, &w) == 0; i++)
+        if (strstr(w.name, ".experts.")) {
+            log_warn("expert_top_p %d: lossy, a row's smallest experts are left out", percent);
+            return 0;
+        }
+    return fail(-EINVAL, "config: expert_top_p %d: %s has no experts, want 100", percent,
+                pack_name(p));
+}
+
 /* What a model, this build and the settings do not do together. */
 static int check_settings(struct rank *k)
 {
@@ -287,6 +301,8 @@ static int check_settings(struct rank *k)
 
     if (c->numerics == NUMERICS_RELEASED)
         r = check_released(k->pack);
+    if (r == 0 && c->expert_top_p < 100)
+        r = check_top_p(k->pack, c->expert_top_p);
     if (r < 0)
         return r;
     k->bounds = (struct plan_bounds){ .slots = c->slots,

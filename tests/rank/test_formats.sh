@@ -33,6 +33,24 @@ done
 expect 0 'the inputs of' "$TANDEM" generate "${CACHE[@]}" --set "model=$WORK/fp8" --set numerics=released --prompt a --max-tokens 1
 expect 0 'the same as bf16' "$TANDEM" generate "${CACHE[@]}" --set "model=$MODEL" --set numerics=released --prompt a --max-tokens 1
 
+# Experts left out: said, drafted is serial, and refused where there are none.
+lossy=(--set "model=$MODEL" --set expert_top_p=60 --prompt 'Once upon a time there was a king' --max-tokens 40 --json)
+expect 0 '' "$TANDEM" generate "${CACHE[@]}" "${lossy[@]}" --set expert_top_p=100
+whole=$(field ids "$WORK/out")
+expect 0 'expert_top_p 60: lossy' "$TANDEM" generate "${CACHE[@]}" "${lossy[@]}"
+same 'expert_top_p gives a text of its own' other "$([ "$whole" = "$(field ids "$WORK/out")" ] && echo same || echo other)"
+left=$(field ids "$WORK/out")
+expect 0 '' "$TANDEM" generate "${CACHE[@]}" "${lossy[@]}" --set draft=none --set ranks=1
+same 'experts left out: drafts change nothing' "$left" "$(field ids "$WORK/out")"
+mkdir "$WORK/llama"
+cat >"$WORK/llama/config.json" <<'EOF'
+{ "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 1,
+  "num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 32, "vocab_size": 256, "rms_norm_eps": 1e-5, "rope_theta": 1e4,
+  "max_position_embeddings": 128, "hidden_act": "silu", "torch_dtype": "bfloat16", "tie_word_embeddings": false }
+EOF
+expect 78 'has no experts' "$TANDEM" generate "${CACHE[@]}" --set "model=synth:$WORK/llama" --set context=128 --set draft=none \
+    --set expert_top_p=60 --prompt a --max-tokens 1
+
 # Top-1 agreement with the bf16 weights on the golden prompts, in percent.
 expect 0 '' "$TANDEM" score "${CACHE[@]}" --set "model=$MODEL" --against "$WORK/fp8" --prompts "$P"
 cat "$WORK/out"
