@@ -6,7 +6,8 @@
 
 Test(moe, route_takes_the_best_by_biased_score_and_weighs_by_the_plain_one)
 {
-    const float logit[5] = { 1, 30, -2, 1, 0.5f }, bias[5] = { 0, -100, 3, 0, 0 };
+    float logit[5] = { 1, 30, -2, 1, 0.5f };
+    const float bias[5] = { 0, -100, 3, 0, 0 };
     double s[5];
     int32_t id[3];
     float w[3];
