@@ -32,6 +32,8 @@
 
 static const int rows_of[] = { 1, 2, 3, 4, 5, 6, 7, 8, 16 };
 #define ROWS ((int)(sizeof(rows_of) / sizeof(rows_of[0])))
+static const int inside_of[] = { 1, 4, 16 }; /* rows of the windows whose ops are listed */
+#define INSIDE ((int)(sizeof(inside_of) / sizeof(inside_of[0])))
 static const int prompts_of[] = { 512, 2048, 4096 };
 #define PROMPTS ((int)(sizeof(prompts_of) / sizeof(prompts_of[0])))
 #define CHUNKS 3 /* of a prompt, of which a median is taken */
@@ -466,16 +468,12 @@ static int windows(struct bench *b)
     }
     json_end_array(&b->json);
     json_begin_array(&b->json, "inside");
-    for (int i = 0; i < 2 && err == 0; i++) {
-        int rows = i == 0 ? 1 : 4;
-
-        if (rows > at_most)
-            break;
-        err = window_of(b, rows, &forward, &choose);
+    for (int i = 0; i < INSIDE && inside_of[i] <= at_most && err == 0; i++) {
+        err = window_of(b, inside_of[i], &forward, &choose);
         if (err == 0)
             err = record(b);
         if (err == 0)
-            err = inside_table(b, rows, forward);
+            err = inside_table(b, inside_of[i], forward);
     }
     json_end_array(&b->json);
     return err;
