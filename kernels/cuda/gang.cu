@@ -22,6 +22,7 @@ extern "C" {
 #define GANG_TILES (GANG_KEYS / 8 * QUARTERS / WARPS) // of 8 keys a warp has logits of, at most
 #define PAIRS_MAX 32                                  // that turn by position
 #define SHARED_STATIC 1536 // more than the kernel declares beside its dynamic memory
+#define SHARED_KEPT 1024   // of each block by the device itself
 
 // Rows of keys and heads have of each eight values the j-th beside the (j + 4)-th, as codes are decoded; so have
 // columns of the sums until the end.
@@ -609,18 +610,27 @@ static unsigned gang_blocks(const struct attend_args *a, int tall)
     return GANG * blocks_for((size_t)a->heads, tall) * (unsigned)a->rows;
 }
 
+// Whether a multiprocessor has room for two blocks of so many bytes.
+static bool two_fit(const struct cuda_device *d, size_t bytes)
+{
+    return 2 * (bytes + SHARED_STATIC + SHARED_KEPT) <= (size_t)d->shared_sm;
+}
+
 bool attend_by_gang(struct queue *q, const struct attend_args *a, int keys)
 {
     struct cuda_device *d = (struct cuda_device *)q->dev;
     int room = (keys + GANG * 16 - 1) / (GANG * 16) * 16;
     size_t most = (size_t)(d->shared_max - SHARED_STATIC);
-    // by what any number of rows may need: the others do not choose a row's kernel
-    bool tight = may_be_tight(a->dim) && room_bytes(a->dim, room, false, GANG_SENT) > most;
-    size_t shared = room_bytes(a->dim, room, tight, GANG_SENT);
+    size_t wide = room_bytes(a->dim, room, false, GANG_SENT);
+    size_t close = room_bytes(a->dim, room, true, GANG_SENT);
     int tall = gang_blocks(a, FLAT) + GANG <= (unsigned)d->sms ? FLAT : TALL;
     size_t share = share_bytes(a->dim) * gang_blocks(a, tall);
     bool through = share <= (size_t)d->base.workers * sizeof(float) *
                                 attend_scratch(a->dim, a->span, a->block, a->topk);
+    // by what any number of rows may need: the others do not choose a row's kernel, and have the same bits
+    bool tight = may_be_tight(a->dim) &&
+                 (wide > most || (!through && !two_fit(d, wide) && two_fit(d, close)));
+    size_t shared = tight ? close : wide;
     enum gang_way way = tight || !through || gang_blocks(a, tall) + GANG <= (unsigned)d->sms
                             ? GANG_SENT
                             : GANG_THROUGH;

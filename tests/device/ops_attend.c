@@ -229,8 +229,10 @@ static void attend(struct lab *l)
         { CODEC_QW, CODEC_QC, 4, 128, 64, 0, 5, 300, 250, ATTEND_BLOCK, ROUND_BF16 },
         { CODEC_QW, CODEC_QC, 64, 512, 128, 512, 0, 900, 0, ATTEND_CAUSAL, ROUND_BF16, 64 },
         { CODEC_QW, CODEC_QC, 17, 256, 128, 100, 0, 3, 0, ATTEND_CAUSAL, ROUND_NONE, 32 },
-        /* few rows' sums fit into the scratch, not those of all */
+        /* few rows' sums fit into the scratch, not those of all; then two blocks of the second one find room if they are
+         * laid out closer */
         { CODEC_QW, CODEC_QC, 96, 512, 128, 200, 0, 900, 0, ATTEND_CAUSAL, ROUND_BF16, 64 },
+        { CODEC_QW, CODEC_QC, 112, 512, 128, 300, 0, 900, 0, ATTEND_CAUSAL, ROUND_BF16, 64 },
         { CODEC_QW, CODEC_QC, 33, 512, 128, 512, 0, 700, 0, ATTEND_CAUSAL, ROUND_BF16, 64, 40 },
         { CODEC_QW, CODEC_QC, 1, 512, 128, 512, 0, 700, 0, ATTEND_CAUSAL, ROUND_NONE, 64 },
         { CODEC_QW, CODEC_QC, 9, 256, 128, 896, 0, 1000, 0, ATTEND_CAUSAL, ROUND_BF16 },
