@@ -26,6 +26,15 @@ bool matmuls_refused(struct queue *q, const struct matmuls_args *a)
     return false;
 }
 
+bool prefetch_refused(struct queue *q, const struct prefetch_args *a)
+{
+    if (length_refused(q, "prefetch", a->n, PREFETCH_MAX))
+        return true;
+    if (a->rate < 1)
+        queue_fail(q, -EINVAL, "prefetch: %d GB/s, want 1 or more", a->rate);
+    return a->rate < 1;
+}
+
 bool row_keeps_refused(struct queue *q, const struct row_keeps_args *a)
 {
     if (length_refused(q, "row_keeps", a->n, ROW_KEEPS_MAX))

@@ -8,10 +8,12 @@
 #include <stdbool.h>
 
 struct matmuls_args;
+struct prefetch_args;
 struct queue;
 struct row_keeps_args;
 
 bool matmuls_refused(struct queue *q, const struct matmuls_args *a);
+bool prefetch_refused(struct queue *q, const struct prefetch_args *a);
 bool row_keeps_refused(struct queue *q, const struct row_keeps_args *a);
 
 #endif

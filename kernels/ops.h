@@ -713,6 +713,21 @@ struct side_args {
     int lane;
 };
 
+/* prefetch - weights that ops behind will read come into the device's cache: range after range, at most `rate` GB a second, so
+ * that others find the memory free. Nothing is read or written, and no result depends on it.
+ * units    ranges begin at multiples of MAT_ALIGN
+ * note     by devices in sections of op `side` that are captured: elsewhere others would wait for it
+ * errors   -EINVAL more than PREFETCH_MAX ranges, or a rate below 1 */
+#define PREFETCH_MAX 16
+
+struct prefetch_args {
+    struct {
+        const void *at;
+        size_t bytes;
+    } of[PREFETCH_MAX];
+    int n, rate;
+};
+
 /* inspect - fails the queue with -EBADMSG if a value is a NaN or an infinity, and names the layer and the first
  * such row with its slot and position. Nothing is committed then.
  * shapes   x [R][cols] */
@@ -778,6 +793,7 @@ struct synth_args {
     OP(markov)                                                                                     \
     OP(stamp)                                                                                      \
     OP(side)                                                                                       \
+    OP(prefetch)                                                                                   \
     OP(inspect)                                                                                    \
     OP(synth)
 

@@ -191,6 +191,12 @@ __device__ static inline void prefetch_l2(const void *p)
     asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
 }
 
+// The same of bytes in units of 16.
+__device__ static inline void bulk_ahead(const void *p, int bytes)
+{
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(p), "r"(bytes) : "memory");
+}
+
 // Words into shared memory, behind the thread's back; `to` and `from` are aligned to their size. They are there, for the
 // thread itself, behind copy_wait: all but the last LEFT groups of copies that copy_commit ended.
 template <int BYTES> __device__ static inline void copy_ahead(void *to, const void *from)

@@ -1,7 +1,9 @@
-/* trace.c owns what looks on while a window runs: the clock, and the search for numbers that are none. */
+/* trace.c owns what computes nothing: the clock, sections, weights asked for ahead, and the search for numbers that are
+ * none. */
 #include <errno.h>
 #include <math.h>
 
+#include "kernels/lists.h"
 #include "kernels/ref/ref.h"
 #include "src/base/clock.h"
 
@@ -15,6 +17,12 @@ void ref_side(struct queue *q, const struct side_args *a)
 {
     if (!q->err && (a->lane < 0 || a->lane >= SIDE_LANES))
         queue_fail(q, -EINVAL, "side: lane %d of %d", a->lane, SIDE_LANES);
+}
+
+void ref_prefetch(struct queue *q, const struct prefetch_args *a)
+{
+    if (!q->err)
+        (void)prefetch_refused(q, a);
 }
 
 void ref_inspect(struct queue *q, const struct inspect_args *a)

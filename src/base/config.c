@@ -120,6 +120,12 @@ static const struct field fields[] = {
     F(early_ingest, CFG_BOOL, "off", AGREE,
       "the drafter's context rows are made inside the window, beside its last layers, not behind "
       "it"),
+    F(prefetch, CFG_BYTES, "0", LOCAL,
+      "weights of the next products that are asked into the device's cache beside each exchange; "
+      "0: none",
+      RANGE(0, INT64_C(64) << 20)),
+    F(prefetch_rate, CFG_INT, "200", LOCAL,
+      "most GB/s at which that is done, to leave room for others", RANGE(1, 10000)),
     F(graph_max, CFG_INT, "48", AGREE, "captured windows kept at once", RANGE(0, 1024)),
     F(graph_pieces, CFG_INT, "1", LOCAL,
       "graphs that a captured window is cut into, so that the first runs while others are launched",

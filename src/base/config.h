@@ -51,6 +51,8 @@ struct config {
     char *pin;   /* "auto", "off" or "round,proxy" cores */
     int graphs;  /* enum graphs */
     bool overlap, side, early_ingest;
+    size_t prefetch;
+    int prefetch_rate; /* GB/s */
     int expert_top_p; /* percent */
     int graph_max, graph_pieces;
     size_t engram_cache;

@@ -169,6 +169,8 @@ int config_check(const struct config *c)
                     c->peer_timeout_ms, c->heartbeat_ms);
     if (c->ranks > 1 && strcmp(c->link, "loop") != 0 && !c->secret[0])
         return fail(-EINVAL, "config: link %s with ranks %d needs secret", c->link, c->ranks);
+    if (c->prefetch > 0 && !c->side)
+        return fail(-EINVAL, "config: prefetch needs side on");
     r = check_hosts(c);
     if (r == 0)
         r = check_pin(c);

@@ -402,8 +402,10 @@ static void dspark_propose(struct drafter *base, struct exec *x, const struct sl
         x->q, &(struct embed_args){
                   .table = d->m->embed, .info = d->info, .y = X, .rows = rows, .copies = a->hc });
     v41_pass_init(&pass, a, x, rows, false);
-    for (int i = 0; i < a->stages; i++)
+    for (int i = 0; i < a->stages; i++) {
+        pass.next = i + 1 < a->stages ? &d->stage[i + 1] : NULL;
         v41_layer_forward(a, &d->stage[i], NULL, x, pool, &r, &pass, X);
+    }
     v41_site(a, NULL, x, rows, &pass, X, pass.pre, NULL, d->norm, h, y);
     refine(d, x, h, y, rows);
     x->q->ops->get(x->q, d->h_draft, d->draft, sizeof(int32_t) * n);

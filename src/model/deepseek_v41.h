@@ -104,6 +104,7 @@ struct v41_pass {
     bool side;        /* its rows are few enough that ops run side by side */
     const struct v41_site *late; /* site whose mixes have not been queued yet, NULL if none; */
     float *late_pre;             /* and where its pre goes */
+    const struct v41_layer *next; /* whose weights may be asked for while this one ends, NULL if none */
     float *post, *comb; /* [rows][hc], [rows][hc][hc] of the newest site */
     int32_t *sel;     /* [rows][index_topk] selection of the newest index source */
     int32_t *cand;    /* [rows][cand_blocks] of the candidate layer */

@@ -226,6 +226,45 @@ static void mixes(const struct v41_arch *a, struct exec *x, int rows, struct v41
     s->late = NULL;
 }
 
+/* Weights of the next products come into the device's cache beside the exchange that is queued next, as many as the
+ * setting allows. Nobody waits for them: the lane is met where something else of it is needed. */
+static void ahead(struct exec *x, const struct v41_pass *s, int n, const struct mat *const *w)
+{
+    struct prefetch_args list = { .rate = x->prefetch_rate };
+    size_t left = x->prefetch;
+    struct mat_parts p;
+
+    if (!s->side || left == 0)
+        return;
+    for (int i = 0; i < n && left > 0; i++) {
+        mat_parts(w[i], &p);
+        if (p.total == 0)
+            continue;
+        assert(list.n < PREFETCH_MAX);
+        list.of[list.n].at = w[i]->data;
+        list.of[list.n].bytes = p.total < left ? p.total : left;
+        left -= list.of[list.n++].bytes;
+    }
+    v41_side(x, s, SIDE_BEGIN, V41_LANE_LONG);
+    x->op->prefetch(x->q, &list);
+    v41_side(x, s, SIDE_END, V41_LANE_LONG);
+}
+
+/* Those of a layer's attention, in the order in which they are read. */
+static void ahead_of_attention(struct exec *x, const struct v41_pass *s, const struct v41_layer *l)
+{
+    if (l)
+        ahead(x, s, 9,
+              (const struct mat *const[]){ &l->c_wkv, &l->c_wgate, &l->i_weights, &l->wq_a, &l->wkv,
+                                           &l->i_wq_b, &l->wq_b, &l->wo_a, &l->wo_b });
+}
+
+/* Those of its experts that every row reads. */
+static void ahead_of_experts(struct exec *x, const struct v41_pass *s, const struct v41_experts *e)
+{
+    ahead(x, s, 4, (const struct mat *const[]){ &e->gate, &e->s1, &e->s3, &e->s2 });
+}
+
 /* y becomes the sum over ranks of the attention's output, not rounded. */
 static void attention(const struct v41_arch *a, const struct v41_layer *l,
                       const struct v41_layer *kv_source, struct exec *x, const struct slot_pool *p,
@@ -294,12 +333,13 @@ static void attention(const struct v41_arch *a, const struct v41_layer *l,
                                                .round = x->round });
     x->op->matmul(
         x->q, &(struct matmul_args){ .w = &l->wo_b, .x = z, .y = y, .rows = r->rows, .in = x->in });
+    ahead_of_experts(x, s, &l->moe);
     comm_sum(x->comm, x->q, l->site, y, (size_t)r->rows * (size_t)a->dim);
 }
 
 /* y becomes the sum over ranks of routed and shared experts, not rounded. */
 static void experts(const struct v41_arch *a, const struct v41_layer *l, struct exec *x, int rows,
-                    const float *n, float *y)
+                    const struct v41_pass *s, const float *n, float *y)
 {
     const struct v41_experts *e = &l->moe;
     float *logit = arena_f32(x->tmp, (size_t)rows * (size_t)e->n);
@@ -341,6 +381,7 @@ static void experts(const struct v41_arch *a, const struct v41_layer *l, struct 
                                          .limit = a->limit,
                                          .in = x->in,
                                          .round = x->round });
+    ahead_of_attention(x, s, s->next);
     comm_sum(x->comm, x->q, l->site + 1, y, (size_t)rows * (size_t)a->dim);
 }
 
@@ -429,7 +470,7 @@ void v41_experts(const struct v41_arch *a, const struct v41_layer *l, struct exe
 
     v41_site(a, &l->hc_ffn, x, rows, s, X, s->mix[0], s->mix[1], l->ffn_norm, NULL, n);
     mixes(a, x, rows, s, X);
-    experts(a, l, x, rows, n, s->sum);
+    experts(a, l, x, rows, s, n, s->sum);
     s->due = true;
     s->pre = s->mix[1];
     arena_reset(x->tmp, mark);

@@ -32,6 +32,8 @@ struct exec {
     enum codec in;    /* of inputs of FP8 and MXFP4 weights: CODEC_QW at released, else CODEC_F32 */
     float top_p;      /* of op route; 0: all experts */
     bool side;        /* ops that do not need each other are queued as sections of op `side` */
+    size_t prefetch;  /* bytes of weights that are asked for beside each exchange; 0: none */
+    int prefetch_rate; /* GB/s */
     bool trace;       /* setting trace_numerics: look for a NaN or an infinity behind every layer */
     void (*passed)(void *arg, int layer); /* told when a layer has been queued; NULL: nobody asks */
     void *passed_arg;

@@ -526,6 +526,7 @@ static void v41_forward(struct model *base, struct exec *x, const struct slot_po
     for (int i = 0; i < a->layers; i++) {
         const struct v41_layer *l = &m->layer[i];
 
+        pass.next = i + 1 < a->layers ? l + 1 : NULL;
         if (ngrams.own)
             engram_end(m, x, w, &pass, &ngrams, X);
         for (int t = 0; t < a->taps; t++)

@@ -61,6 +61,7 @@ static const struct gate_job jobs[] = {
     { "rows by pread", { "draft=auto", DEPTH, "engram_io=pread" }, IN(G9), 0x2 },
     { "few rows kept", { "draft=auto", DEPTH, "engram_cache=1MiB" }, IN(G9), 0x4 },
     { "early ingest", { "draft=auto", DEPTH, "early_ingest=on" }, IN(G6) | IN(G9), 0x6 },
+    { "weights ahead", { "draft=auto", DEPTH, "prefetch=64KiB" }, IN(G6), 0x6, .graphs = true },
     { "graphs in pieces", { "draft=auto", DEPTH, "graph_pieces=8" }, IN(G6), 0x6, .graphs = true },
     { "no graphs", { "draft=auto", DEPTH, "graphs=off" }, IN(G6), ALL_WORLDS, .graphs = true },
     { "soak", { "draft=auto", "depth=auto" }, IN(SOAK), ALL_WORLDS },

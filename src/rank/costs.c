@@ -106,15 +106,16 @@ static int place(const struct rank *k, char key[KEY_BYTES], char path[PATH_CAP])
     snprintf(
         key, KEY_BYTES,
         "build %s, set %s, ranks %d, link %s, comm %s, threads %d, backend %s, graphs %d in %d, "
-        "overlap %d, side %d, early_ingest %d, slots %d, context %d, window_max %d, numerics %d, "
+        "overlap %d, side %d, early_ingest %d, prefetch %zu at %d, slots %d, context %d, "
+        "window_max %d, numerics %d, "
         "partials %d, experts %d, expert_top_p %d, drafter %s%s",
         hex_format(build, sizeof(build), program),
         hex_format(pack_set_digest(k->pack), GROUP_DIGEST_BYTES, set), c->ranks,
         c->ranks > 1 ? c->link : "none", k->comm->ops->name, config_threads(c), k->dev->ops->name,
-        c->graphs, c->graph_pieces, c->overlap, c->side, c->early_ingest, k->bounds.slots,
-        k->bounds.context, k->bounds.window_max, c->numerics, c->partials, c->experts,
-        c->expert_top_p,
-        k->drafter->ops->name, k->copies ? " and copies" : "");
+        c->graphs, c->graph_pieces, c->overlap, c->side, c->early_ingest, c->prefetch,
+        c->prefetch_rate, k->bounds.slots, k->bounds.context, k->bounds.window_max, c->numerics,
+        c->partials, c->experts, c->expert_top_p, k->drafter->ops->name,
+        k->copies ? " and copies" : "");
     r = sha256_of(key, strlen(key), digest);
     if (r < 0)
         return r;

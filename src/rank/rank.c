@@ -542,7 +542,11 @@ static int open_comm(struct rank *k)
                           .top_p = c->expert_top_p < 100 ? (float)c->expert_top_p / 100 : 0,
                           /* ranks that are threads may wait for each other on one device */
                           .side = c->side && k->dev->side_bytes > 0 && !k->hub,
+                          .prefetch = c->prefetch,
+                          .prefetch_rate = c->prefetch_rate,
                           .trace = c->trace_numerics };
+    if (c->prefetch > 0 && !k->x.side)
+        log_warn("prefetch: nothing runs beside an exchange here, so nothing is asked for ahead");
     return !k->group ? 0 : mailbox_open(k->group, &b, c->connect_timeout_ms, &k->box);
 }
 

@@ -69,6 +69,8 @@ static const struct {
     { "overlap", "on" },
     { "side", "on" },
     { "early_ingest", "off" },
+    { "prefetch", "0" },
+    { "prefetch_rate", "200" },
     { "graph_max", "48" },
     { "graph_pieces", "1" },
     { "engram_cache", "256MiB" },
@@ -135,6 +137,7 @@ static const struct {
     { "engram_cache=1536KiB", "engram_cache", "1536KiB" },
     { "engram_cache=1025", "engram_cache", "1025" },
     { "engram_cache=0", "engram_cache", "0" },
+    { "prefetch=512KiB", "prefetch", "512KiB" },
     { "stall_ms=2s", "stall_ms", "2000" },
     { "stall_ms=50ms", "stall_ms", "50" },
     { "stall_ms=7", "stall_ms", "7" },
@@ -195,6 +198,9 @@ static const struct {
     { "engram_cache=1 MiB", "engram_cache: want a number of bytes" },
     { "engram_cache=9223372036854775807GiB", "engram_cache: want a number of bytes" },
     { "engram_cache=2048GiB", "engram_cache: want 0 to" },
+    { "prefetch=on", "prefetch: want a number of bytes" },
+    { "prefetch=1GiB", "prefetch: want 0 to" },
+    { "prefetch_rate=0", "prefetch_rate: want 1 to" },
     { "stall_ms=0", "stall_ms: want 1 to" },
     { "stall_ms=5m", "stall_ms: want a number of ms" },
     { "model=a\tb\x01", "model: control character" },
@@ -307,6 +313,8 @@ static const struct {
     { "one core", { "pin=3" }, "pin: want auto, off or two cores" },
     { "three cores", { "pin=3,4,5" }, "pin: want" },
     { "no cores", { "pin=," }, "pin: want" },
+    { "weights ahead", { "prefetch=512KiB" }, NULL },
+    { "nothing to be beside", { "prefetch=1MiB", "side=off" }, "prefetch needs side on" },
     { "no cache", { "cache=" }, "cache: want a folder" },
 };
 
@@ -393,6 +401,8 @@ static const char *const local_keys[] = {
     "spin_us=1",
     "overlap=off",
     "side=off",
+    "prefetch=1MiB",
+    "prefetch_rate=9",
     "graph_pieces=2",
 };
 

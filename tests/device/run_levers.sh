@@ -37,7 +37,7 @@ reply()
 }
 
 for turn in 1 2; do
-    for lever in none early_ingest=on graph_pieces=2 graph_pieces=4 graph_pieces=8 side=off overlap=off; do
+    for lever in none early_ingest=on graph_pieces=2 graph_pieces=4 graph_pieces=8 prefetch=512KiB prefetch=2MiB side=off overlap=off; do
         [ $lever = none ] && set_to= || set_to=$lever
         for depth in 0 5; do
             # shellcheck disable=SC2086

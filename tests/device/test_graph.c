@@ -57,17 +57,20 @@ static void upload(struct rig *g, int slot, const int32_t *tok, int rows)
     CHECK(window_upload(&g->x, g->pool, g->w) == 0, "rows %d", rows);
 }
 
-static struct graph *capture_forward(struct rig *g, bool side)
+static struct graph *capture_forward(struct rig *g, bool side, size_t ahead)
 {
     struct graph *graph = NULL;
 
     g->x.side = side;
+    g->x.prefetch = ahead;
+    g->x.prefetch_rate = 200;
     CHECK(g->q->ops->graph_begin(g->q) == 0, "rows %d", g->w->rows);
     g->m->ops->forward(g->m, &g->x, g->pool, g->w);
     CHECK(g->q->ops->graph_end(g->q, &graph) == 0, "rows %d", g->w->rows);
     /* making a graph allocates, and that waits for an exchange of a rank that is further on */
     CHECK(comm_barrier(g->comm) == 0, "rows %d", g->w->rows);
     g->x.side = false;
+    g->x.prefetch = 0;
     return graph;
 }
 
@@ -93,7 +96,7 @@ static void same(const struct rig *g, const struct rows_out *want, const struct 
 }
 
 /* Windows of R rows at four positions and in slots of their own: eager, by one graph, and by one whose ops run side by
- * side where ranks do not share the device. */
+ * side where ranks do not share the device, every second one with weights asked for ahead. */
 static void windows(struct rig *g, void *arg)
 {
     static const int sizes[] = { 2, 1, 3, 4, 6, 8, 16 };
@@ -112,7 +115,7 @@ static void windows(struct rig *g, void *arg)
             slot[s] = fresh(g, ids);
         upload(g, slot[0], ids + PROMPT, rows);
         for (int s = 1; s < ways; s++)
-            graph[s] = capture_forward(g, s == 2);
+            graph[s] = capture_forward(g, s == 2, s == 2 && i % 2 == 0 ? 100 << 10 : 0);
         for (int at = PROMPT; graph[ways - 1] && at < PROMPT + positions * rows; at += rows) {
             upload(g, slot[0], ids + at, rows);
             g->m->ops->forward(g->m, &g->x, g->pool, g->w);

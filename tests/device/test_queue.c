@@ -325,6 +325,42 @@ static void sections(void)
         b->free(d, x[i]);
 }
 
+/* Weights that are asked for ahead are nobody's result; the last range is cut down to whole units. */
+static void ahead(void)
+{
+    float *x = take(LEN * sizeof(*x)), host[LEN], out[LEN];
+    struct prefetch_args a = { .of = { { x, 0 }, { x, LEN }, { x, LEN * sizeof(*x) - 2 } },
+                               .n = 3,
+                               .rate = 100 };
+    struct graph *g = NULL;
+
+    for (int c = 0; c < LEN; c++)
+        host[c] = (float)c;
+    b->put(q, x, host, sizeof(host));
+    CHECK(b->wait(q) == 0);
+    CHECK(b->graph_begin(q) == 0);
+    side(SIDE_BEGIN, 0);
+    b->op->prefetch(q, &a);
+    side(SIDE_END, 0);
+    add(x, x);
+    CHECK(b->graph_end(q, &g) == 0);
+    CHECK(q->nodes == 2);
+    b->graph_launch(q, g);
+    b->op->prefetch(q, &a); /* beside nothing */
+    b->get(q, out, x, sizeof(out));
+    CHECK(b->wait(q) == 0);
+    for (int c = 0; c < LEN; c++)
+        CHECK(out[c] == 2 * host[c]);
+    a.rate = 0;
+    b->op->prefetch(q, &a);
+    CHECK(b->wait(q) == -EINVAL);
+    a.rate = 1, a.n = PREFETCH_MAX + 1;
+    b->op->prefetch(q, &a);
+    CHECK(b->wait(q) == -EINVAL);
+    b->graph_close(g);
+    b->free(d, x);
+}
+
 static void late_fetch(void *arg)
 {
     struct late *l = arg;
@@ -531,10 +567,9 @@ int queue_main(int argc, char **argv)
     static const struct {
         const char *name;
         void (*run)(void);
-    } parts[] = { { "memory", memory },     { "copies", copies },
-                  { "sticky", sticky },     { "found", found },
-                  { "graphs", graphs },     { "brings", brings },
-                  { "sections", sections }, { "exchange", exchange_alone },
+    } parts[] = { { "memory", memory },     { "copies", copies },  { "sticky", sticky },
+                  { "found", found },       { "graphs", graphs },  { "brings", brings },
+                  { "sections", sections }, { "ahead", ahead },    { "exchange", exchange_alone },
                   { "parts", parts_added }, { "watched", watched } };
     int r = lab_open(&lab);
 

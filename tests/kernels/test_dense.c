@@ -142,6 +142,23 @@ Test(dense, lists_that_are_too_long_or_have_no_common_input_fail_the_queue)
     bed_close(&b);
 }
 
+Test(dense, weights_asked_for_ahead_are_a_list_with_a_rate)
+{
+    struct prefetch_args bad[] = { { .n = -1, .rate = 1 },
+                                   { .n = PREFETCH_MAX + 1, .rate = 1 },
+                                   { .n = 1, .rate = 0 } };
+    struct bed b;
+
+    bed_open(&b, 1);
+    for (int i = 0; i < 3; i++) {
+        b.op->prefetch(b.q, &bad[i]);
+        cr_expect(eq(int, bed_wait(&b), -EINVAL), "%d", i);
+    }
+    b.op->prefetch(b.q, &(struct prefetch_args){ .n = 1, .rate = 1, .of[0] = { bad, 8 } });
+    cr_expect(eq(int, bed_wait(&b), 0));
+    bed_close(&b);
+}
+
 Test(dense, groups_that_do_not_divide_fail_the_queue)
 {
     struct bed b;

@@ -168,6 +168,8 @@ static void sections(struct rig *g, void *arg)
     g->x.side = false;
     serial(g, ids, &want);
     g->x.side = true;
+    g->x.prefetch = 64 << 10;
+    g->x.prefetch_rate = 200;
     g->x.op = late_open(op, &l);
     for (int rows = 1, split = 0; rows <= ROWS; rows *= 2, split++) {
         late_first(l, split);

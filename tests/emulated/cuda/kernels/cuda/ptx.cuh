@@ -137,6 +137,11 @@ static inline void prefetch_l2(const void *)
 {
 }
 
+static inline void bulk_ahead(const void *p, int bytes)
+{
+    emulated::check_place("bulk_ahead", p, 16, (size_t)bytes, false);
+}
+
 template <int BYTES> static inline void copy_ahead(void *to, const void *from)
 {
     emulated::check_place("copy_ahead", from, BYTES, BYTES, false);
