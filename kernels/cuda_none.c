@@ -190,6 +190,15 @@ void peer_relay(const struct peer *p, struct peer_relay *out)
 {
 }
 
+int peer_device(const struct peer *p, uint8_t out[PEER_DEVICE_BYTES])
+{
+    return -ENOTSUP;
+}
+
+void peer_apart(struct peer *p, bool apart)
+{
+}
+
 int peer_attach(struct peer *p, int rank, uint8_t *area, uint8_t *inbox, size_t flag_stride,
                 bool raised_by_proxy, uint64_t **raised)
 {

@@ -101,6 +101,13 @@ struct peer_relay {
 };
 void peer_relay(const struct peer *p, struct peer_relay *out);
 
+/* peer_device - what no other device of any machine has.   errors   -EIO of the driver
+ * peer_apart - relayed: whether no other rank is on this device. Then kernels behind an exchange may come in while it
+ * waits; until it is said they do not. */
+#define PEER_DEVICE_BYTES 16
+int peer_device(const struct peer *p, uint8_t out[PEER_DEVICE_BYTES]);
+void peer_apart(struct peer *p, bool apart);
+
 /* peer_attach - where the slots of another rank arrive: inbox [2][slot_bytes] behind its flags, a flag every
  * flag_stride bytes from area on; both are made visible to the device and stay so until peer_close. Where one flag
  * does not say that all has come, the proxy raises others: *raised, as far apart.

@@ -369,6 +369,10 @@ __global__ static void exchange_relayed(struct peer_view v, struct parcel p)
     uint64_t tag, begun = 0, sent = 0, come = 0;
     uint32_t seq;
 
+    // Blocks of the next kernels come in while this one waits for the cable, and fetch what they may.
+    if (!v.shares)
+        dependency_next();
+    dependency_settle();
     if (threadIdx.x == 0) {
         dead = peer_dead(v);
         seq_of = fresh_word(&v.count->seq[0]) + 1;
@@ -423,7 +427,7 @@ static void exchange_launch(struct peer *p, struct queue *q, const struct parcel
         direct_launch(&v, q, a, bytes);
     } else {
         blocks = blocks < RELAYED_BLOCKS ? blocks : RELAYED_BLOCKS;
-        launch_behind(cuda_stream(q), exchange_relayed, blocks, THREADS, 0, v, *a);
+        launch(q, exchange_relayed, blocks, THREADS, 0, v, *a);
     }
     queue_note(q, "exchange");
 }
@@ -567,6 +571,7 @@ extern "C" int peer_open(struct device *d, const struct peer_spec *s, struct pee
     p->v.world = s->world;
     p->v.slot_bytes = s->slot_bytes;
     p->v.limit_ns = s->limit_ns;
+    p->v.shares = s->relayed; // for all that is known yet
     e = cudaSetDevice(((struct cuda_device *)d)->ordinal);
     if (e == cudaSuccess)
         e = cudaStreamCreateWithFlags(&p->stream, cudaStreamNonBlocking);
@@ -588,6 +593,25 @@ extern "C" void peer_relay(const struct peer *p, struct peer_relay *out)
 {
     out->outbox = p->v.outbox;
     out->bell = p->v.bell;
+}
+
+extern "C" int peer_device(const struct peer *p, uint8_t out[PEER_DEVICE_BYTES])
+{
+    int ordinal = ((const struct cuda_device *)p->dev)->ordinal;
+    struct cudaDeviceProp prop;
+    cudaError_t e = cudaGetDeviceProperties(&prop, ordinal);
+
+    if (e != cudaSuccess)
+        return fail(cuda_errno(e), "comm link: which device %d is: %s", ordinal,
+                    cudaGetErrorString(e));
+    static_assert(sizeof(prop.uuid) == PEER_DEVICE_BYTES, "");
+    memcpy(out, &prop.uuid, PEER_DEVICE_BYTES);
+    return 0;
+}
+
+extern "C" void peer_apart(struct peer *p, bool apart)
+{
+    p->v.shares = !apart;
 }
 
 extern "C" int peer_attach(struct peer *p, int rank, uint8_t *area, uint8_t *inbox,

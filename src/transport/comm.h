@@ -168,8 +168,10 @@ int comm_link_open(struct link *const *links, int rank, int world, const struct 
 /* comm_relay_open - comm_link for a device that is not the host's memory: kernels stage, wait and add in memory
  * that both see, a thread of this comm carries the bytes. Captured exchanges need nothing else of the host.
  *
+ * Ends in a barrier, which says whether a device is another rank's too: if not, kernels come in behind a wait.
+ *
  * in       as comm_link_open; the links are the thread's until close
- * errors   as comm_link_open; -ENOTSUP the device shows kernels no host memory */
+ * errors   as comm_link_open, as barrier; -ENOTSUP the device shows kernels no host memory */
 int comm_relay_open(struct link *const *links, struct device *d, int rank, int world,
                     const struct comm_settings *s, struct comm **out);
 

@@ -42,6 +42,8 @@ struct comm_relay {
     struct comm_steps *steps;         /* or NULL */
     struct peer_record seen;          /* what has been counted already */
     int wait_limit_ms, core;
+    uint8_t device[PEER_DEVICE_BYTES]; /* the own one; others show theirs in every barrier */
+    bool apart;                        /* no other rank is on it, as of the last barrier */
 
     pthread_t proxy;
     bool proxied;
@@ -111,10 +113,13 @@ static int poll_links(struct comm_relay *c)
 static void meet(struct comm_relay *c)
 {
     uint32_t seq = c->seq + 1;
+    size_t slot = (seq & 1) * c->slot_bytes;
     uint64_t tag = comm_tag(seq, COMM_SITE_BARRIER, 1);
     int64_t begun = clock_ns();
+    bool apart = true;
 
-    memset(c->shared.outbox + (seq & 1) * c->slot_bytes, 0, COMM_UNIT_BYTES);
+    static_assert(PEER_DEVICE_BYTES == COMM_UNIT_BYTES, "");
+    memcpy(c->shared.outbox + slot, c->device, PEER_DEVICE_BYTES);
     if (send_slot(c, tag) < 0)
         return;
     for (int p = 0; p < c->base.world; p++) {
@@ -135,7 +140,10 @@ static void meet(struct comm_relay *c)
                 return;
             }
         }
+        if (c->link[p])
+            apart &= memcmp(c->mem[p].inbox + slot, c->device, PEER_DEVICE_BYTES) != 0;
     }
+    c->apart = apart;
     c->seq = seq;
     atomic_store(&c->meeting, MEETING_DONE);
 }
@@ -352,6 +360,7 @@ int comm_relay_open(struct link *const *links, struct device *d, int rank, int w
         return r;
     }
     peer_relay(c->peer, &c->shared);
+    r = peer_device(c->peer, c->device);
     for (int p = 0; p < world && r == 0; p++)
         if (p != rank)
             r = attach(c, links[p]);
@@ -360,11 +369,14 @@ int comm_relay_open(struct link *const *links, struct device *d, int rank, int w
         if (r < 0)
             fail(r, "comm link: no thread for the proxy: %s", strerror(-r));
     }
+    c->proxied = r == 0;
+    if (r == 0)
+        r = relay_barrier(&c->base);
     if (r < 0) {
         relay_close(&c->base);
         return r;
     }
-    c->proxied = true;
+    peer_apart(c->peer, c->apart);
     *out = &c->base;
     return 0;
 }

@@ -76,6 +76,11 @@ typedef struct cudaFuncAttributes {
     size_t sharedSizeBytes;
     int maxThreadsPerBlock;
 } cudaFuncAttributes;
+typedef struct cudaDeviceProp {
+    struct {
+        char bytes[16];
+    } uuid;
+} cudaDeviceProp;
 typedef struct cudaPointerAttributes {
     enum cudaMemoryType type;
 } cudaPointerAttributes;
@@ -118,6 +123,7 @@ cudaError_t cudaDeviceGetAttribute(int *v, enum cudaDeviceAttr a, int device);
 cudaError_t cudaDeviceSynchronize(void);
 cudaError_t cudaDeviceCanAccessPeer(int *can, int device, int peer);
 cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags);
+cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int device);
 cudaError_t cudaDeviceGetPCIBusId(char *id, int bytes, int device);
 cudaError_t cudaDeviceGetByPCIBusId(int *device, const char *id);
 cudaError_t cudaMemGetInfo(size_t *left, size_t *all);
