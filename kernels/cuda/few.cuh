@@ -30,7 +30,7 @@ template <class SET>
 __device__ static inline void few_inputs(const struct few_launch &p, const int32_t *id, int item)
 {
     const struct moe_args &a = p.a;
-    int lane = (int)(threadIdx.x % CUDA_WARP), warp = (int)(threadIdx.x / CUDA_WARP);
+    int lane = (int)(thread_here() % CUDA_WARP), warp = (int)(thread_here() / CUDA_WARP);
     int blocks = p.x.ld / EXL3_BLOCK;
 
     for (int i = 0; i < p.tasks; i++) {
@@ -82,14 +82,20 @@ template <class C> struct few_room {
     };
 };
 
-template <class C>
-__device__ static inline void few_leave(struct few_room<C> &room,
-                                        const float (&acc)[C::TILES][1][4], int n)
+// The warp's, found anew: its address takes no register while codes are decoded.
+template <class C> __device__ static inline few_room<C> &few_place(const struct few_job &j)
 {
-    int lane = (int)(threadIdx.x % CUDA_WARP);
+    return *(few_room<C> *)(few_memory + j.room);
+}
+
+template <class C>
+__device__ static inline void few_leave(const struct few_job &j, const float (&acc)[C::TILES][1][4])
+{
+    int lane = (int)(thread_here() % CUDA_WARP);
+    struct few_room<C> &room = few_place<C>(j);
 
     __syncwarp();
-    if (lane % 4 * 2 >= n)
+    if (lane % 4 * 2 >= j.n)
         return;
 #pragma unroll
     for (int t = 0; t < C::TILES; t++)
@@ -99,22 +105,21 @@ __device__ static inline void few_leave(struct few_room<C> &room,
 
 // What warps left is added up in order. z: where the strip's sums of the split begin.
 template <class C>
-__device__ static inline void few_add(const char *rooms, int stride, int n, int pick, float *z,
-                                      int ldz)
+__device__ static inline void few_add(int stride, int n, int pick, float *z, int ldz)
 {
     constexpr int EACH = few_room<C>::EACH;
 
-    for (uint32_t i = threadIdx.x; i < (uint32_t)(n + 1) / 2 * EACH; i += FEW_THREADS) {
+    for (uint32_t i = thread_here(); i < (uint32_t)(n + 1) / 2 * EACH; i += FEW_THREADS) {
         uint32_t q = i / EACH, at = i % EACH;
         int low = C::output((int)at / 8, (int)at % 8, 0),
             high = C::output((int)at / 8, (int)at % 8, 1);
         uint32_t first = (uint32_t)__shfl_sync(FULL_MASK, pick, (int)q * 2);
         uint32_t second = (uint32_t)__shfl_sync(FULL_MASK, pick, (int)q * 2 + 1);
-        float4 s = ((const struct few_room<C> *)rooms)->pair[q][at];
+        float4 s = ((const struct few_room<C> *)few_memory)->pair[q][at];
 
 #pragma unroll
         for (int w = 1; w < FEW_WARPS; w++) {
-            float4 v = ((const struct few_room<C> *)(rooms + w * stride))->pair[q][at];
+            float4 v = ((const struct few_room<C> *)(few_memory + w * stride))->pair[q][at];
 
             s.x += v.x;
             s.y += v.y;
@@ -137,7 +142,7 @@ __device__ static inline void few_take(float4 *room, const float *at, size_t spl
                                        int wide, float (&v)[M][4])
 {
     constexpr int ONCE = FEW_AT_ONCE / M;
-    int lane = (int)threadIdx.x % CUDA_WARP;
+    int lane = (int)(thread_here() % CUDA_WARP);
     size_t matrix = (size_t)splits * split;
 
     room += lane;
@@ -178,7 +183,7 @@ template <bool ROTATED> struct few_last {
 
     __device__ few_last(const struct mat &w, int n0)
     {
-        int at = n0 + 4 * ((int)threadIdx.x % CUDA_WARP);
+        int at = n0 + 4 * ((int)(thread_here() % CUDA_WARP));
 
         by = plus = make_uint2(0, 0);
         none = w.cols == 0;
@@ -211,11 +216,12 @@ __device__ static inline void few_give(const struct few_launch &p, const struct 
     static_assert(sizeof(struct few_room<C>) >= FEW_AT_ONCE * C::TILES * MAT_TILE * sizeof(float),
                   "sums of splits come by way of a warp's room");
     const struct few_phase &f = p.of[j.down];
-    int lane = (int)threadIdx.x % CUDA_WARP, wide = ROTATED ? EXL3_BLOCK : 64, n0 = j.strip * wide;
+    int lane = (int)(thread_here() % CUDA_WARP);
+    int wide = ROTATED ? EXL3_BLOCK : 64, n0 = j.strip * wide;
     size_t split = (size_t)p.places * (size_t)f.ld;
 
-    for (int i = (int)threadIdx.x / CUDA_WARP; i < j.n; i += FEW_WARPS) {
-        int pick = list.member[j.lot * STRIP_TOKENS + i];
+    for (int i = (int)(thread_here() / CUDA_WARP); i < j.n; i += FEW_WARPS) {
+        int pick = list_member(p)[j.lot * STRIP_TOKENS + i];
         const float *at = f.z + (size_t)pick * (size_t)f.ld + n0;
 
         if (!j.down) {
@@ -228,7 +234,7 @@ __device__ static inline void few_give(const struct few_launch &p, const struct 
 
             if (ROTATED)
                 su = *(const uint2 *)(w2->suh + n0 + 4 * lane);
-            few_take((float4 *)j.room, at, split, f.splits, wide, v);
+            few_take((float4 *)(few_memory + j.room), at, split, f.splits, wide, v);
             gate.finish(*w1, n0, wide, v[0]);
             up.finish(*w3, n0, wide, v[1]);
 #pragma unroll
@@ -247,7 +253,7 @@ __device__ static inline void few_give(const struct few_launch &p, const struct 
             float v[1][4];
             int rows = j.w->rows;
 
-            few_take((float4 *)j.room, at, split, f.splits, wide, v);
+            few_take((float4 *)(few_memory + j.room), at, split, f.splits, wide, v);
             last.finish(*j.w, n0, wide, v[0]);
 #pragma unroll
             for (int k = 0; k < 4; k++)
@@ -267,7 +273,7 @@ __device__ static inline void few_wait(const struct few_launch &p, const struct 
     const uint32_t *made = p.made + j.head * FEW_LINE;
     int first = j.span.at / EACH, end = (j.span.end + EACH - 1) / EACH;
 
-    if (threadIdx.x % CUDA_WARP == 0 && j.span.at < j.span.end)
+    if (thread_here() % CUDA_WARP == 0 && j.span.at < j.span.end)
         for (int word = first / 32; word * 32 < end; word++) {
             int low = first - word * 32, high = end - word * 32;
             uint32_t mask =
@@ -315,7 +321,7 @@ __device__ static inline void few_run(const struct few_span &j, const C &codes,
 {
     constexpr int CODES = few_room<C>::CODES, PAIRS = C::STEPS * C::TILES;
     constexpr int PLACE = few_room<C>::WORDS * CUDA_WARP; // from one place of pieces to the next
-    int lane = (int)(threadIdx.x % CUDA_WARP);
+    int lane = (int)(thread_here() % CUDA_WARP);
     uint4 *mine = &room.piece[0][0][lane];
     const uint4 *more = few_codes<C>(j, j.at + FEW_SLOTS) + lane;
 
@@ -325,22 +331,21 @@ __device__ static inline void few_run(const struct few_span &j, const C &codes,
             few_bring_rows<C>(mine + k * PLACE, x, (uint32_t)(j.at + k), live);
         copy_commit();
     }
-    for (int n = j.at, place = 0; n < j.end; n++, place ^= PLACE) {
-        uint4 *here = mine + place;
+    for (int n = j.at, step = PLACE; n < j.end; n++, mine += step, step = -step) {
         typename C::piece now;
         uint4 b[C::STEPS / 2];
         uint32_t head[2];
 
         static_assert(FEW_SLOTS == 2, "two places in turn");
         copy_wait<FEW_SLOTS - 1>();
-        C::take(here, now);
+        C::take(mine, now);
 #pragma unroll
         for (int i = 0; i < C::STEPS / 2; i++)
-            b[i] = here[(CODES + i) * CUDA_WARP];
+            b[i] = mine[(CODES + i) * CUDA_WARP];
         codes.heads(now, 0, head);
         if (n + FEW_SLOTS < j.end) { // a lane reads its own words alone
-            few_bring_codes<C>(here, more);
-            few_bring_rows<C>(here, x, (uint32_t)(n + FEW_SLOTS), live);
+            few_bring_codes<C>(mine, more);
+            few_bring_rows<C>(mine, x, (uint32_t)(n + FEW_SLOTS), live);
         }
         more += CODES * CUDA_WARP;
         copy_commit();
@@ -366,12 +371,11 @@ template <class C>
 __device__ static inline void few_part(const struct few_launch &p, const struct few_list &list,
                                        const struct few_job &j)
 {
-    struct few_room<C> &room = *(struct few_room<C> *)j.room;
     const struct strip_x &in = j.down ? p.h : p.x;
-    int lane = (int)(threadIdx.x % CUDA_WARP);
+    int lane = (int)(thread_here() % CUDA_WARP);
     bool live = lane / 4 < j.n;
     int row = (!j.down && j.split >= p.of[0].splits ? p.places : 0) +
-              list.member[j.lot * STRIP_TOKENS + (live ? lane / 4 : 0)];
+              list_member(p)[j.lot * STRIP_TOKENS + (live ? lane / 4 : 0)];
     const uint16_t *from = in.data + (size_t)row * (size_t)in.ld + lane % 4 * 16;
     const struct few_span span = j.span;
     float acc[C::TILES][1][4] = {};
@@ -382,9 +386,9 @@ __device__ static inline void few_part(const struct few_launch &p, const struct 
         const C codes(span.from, span.book, lane);
 
         if (C::BOOKS > 1 && codes.book)
-            few_run<C, C::BOOKS - 1>(span, codes, room, from, live, acc);
+            few_run<C, C::BOOKS - 1>(span, codes, few_place<C>(j), from, live, acc);
         else
-            few_run<C, 0>(span, codes, room, from, live, acc);
+            few_run<C, 0>(span, codes, few_place<C>(j), from, live, acc);
     } else {
         const C codes(*j.w, j.strip, lane);
         struct narrow_x<1> x = {
@@ -399,17 +403,17 @@ __device__ static inline void few_part(const struct few_launch &p, const struct 
             codes.load(span.at, now);
         narrow_part<C, 1, 0>(codes, x, span.at, span.end, now, acc);
     }
-    few_leave<C>(room, acc, j.n);
+    few_leave<C>(j, acc);
 }
 
 // Codes of a job's pieces from ... to - 1 on their way.
 template <class C, int FROM, int TO>
 __device__ static inline void few_start(const struct few_job &j)
 {
-    struct few_room<C> &room = *(struct few_room<C> *)j.room;
+    struct few_room<C> &room = few_place<C>(j);
 
     if constexpr (C::F16) {
-        int lane = (int)(threadIdx.x % CUDA_WARP);
+        int lane = (int)(thread_here() % CUDA_WARP);
 
 #pragma unroll
         for (int k = FROM; k < TO; k++)
@@ -443,9 +447,9 @@ __device__ static inline void few_end(const struct few_launch &p, const struct f
     if (j.w)
         SET::like(j.kind, [&]<class C>() { few_give<C>(p, list, j); });
     __syncthreads();
-    if (threadIdx.x == 0 && j.down)
+    if (thread_here() == 0 && j.down)
         counter_add(p.done);
-    else if (threadIdx.x == 0)
+    else if (thread_here() == 0)
         counter_mark(p.made + j.head * FEW_LINE + j.strip / 32, 1u << j.strip % 32);
 }
 
@@ -455,8 +459,8 @@ __device__ static inline void few_end(const struct few_launch &p, const struct f
 __device__ static inline void few_sort(const struct few_launch &p, const struct few_list &list,
                                        int n, int *sorted)
 {
-    int row = n / p.across, t = (int)threadIdx.x, k = p.a.k, at = 0;
-    const int32_t *id = list.id + row * k;
+    int row = n / p.across, t = (int)thread_here(), k = p.a.k, at = 0;
+    const int32_t *id = list_id(p) + row * k;
 
     if (t >= k)
         return;
@@ -472,27 +476,24 @@ __device__ static inline void few_row(const struct few_launch &p, const struct f
                                       int n, const int *sorted)
 {
     int row = n / p.across, part = n - row * p.across, k = p.a.k;
-    int n0 = part * FEW_ACROSS + 4 * (int)threadIdx.x;
+    int n0 = part * FEW_ACROSS + 4 * (int)thread_here();
     float sum[4] = {};
 
     if (n0 >= p.a.dim)
         return;
     for (int from = 0; from <= k; from += FEW_CHOICES) {
         float4 v[FEW_CHOICES];
-        bool there[FEW_CHOICES];
 
 #pragma unroll
         for (int i = 0; i < FEW_CHOICES; i++) {
             int at = from + i, place = at < k ? row * k + sorted[at] : p.picks + row;
 
-            there[i] = at < k ? list.lot[place] != FEW_NOBODY : at == k && list.shared;
-            if (there[i])
+            v[i] = make_float4(0, 0, 0, 0); // no sum is -0, so none changes by it
+            if (at < k ? list_lot(p)[place] != FEW_NOBODY : at == k && list.shared)
                 v[i] = __ldcg((const float4 *)(p.out + (size_t)place * (size_t)p.ldo + n0));
         }
 #pragma unroll
         for (int i = 0; i < FEW_CHOICES; i++) {
-            if (!there[i])
-                continue;
             sum[0] += v[i].x;
             sum[1] += v[i].y;
             sum[2] += v[i].z;
@@ -509,7 +510,7 @@ __device__ static inline void few_row(const struct few_launch &p, const struct f
 __device__ static inline void few_clear(const struct few_launch &p, uint32_t before,
                                         uint32_t strips)
 {
-    int lane = (int)(threadIdx.x % CUDA_WARP), words = (p.of[0].strips + 31) / 32;
+    int lane = (int)(thread_here() % CUDA_WARP), words = (p.of[0].strips + 31) / 32;
 
     if (__shfl_sync(FULL_MASK, before, 0) != strips + (uint32_t)p.rows - 1)
         return;
@@ -558,47 +559,40 @@ template <class SET>
 __global__ static void __launch_bounds__(FEW_THREADS, SET::BLOCKS)
     few_rows(const __grid_constant__ struct few_launch p)
 {
-    extern __shared__ __align__(16) char few_memory[];
     __shared__ int next[2], sorted[2][CHOICES_MAX];
     __shared__ bool last;
     __shared__ struct few_job jobs[FEW_WARPS];
     __shared__ struct few_list list;
     __shared__ uint32_t *seat;
-    int t = (int)threadIdx.x, turn = 0, item;
-    int32_t *id = (int32_t *)(few_memory + FEW_WARPS * p.room);
-    struct few_job *j = &jobs[threadIdx.x / CUDA_WARP];
+    int turn = 0, item;
+    int32_t *id = list_id(p);
+    struct few_job *j = &jobs[thread_here() / CUDA_WARP];
 
-    if (t % CUDA_WARP == 0) {
-        j->room = few_memory + t / CUDA_WARP * p.room;
+    if (thread_here() % CUDA_WARP == 0) {
+        j->room = (int)(thread_here() / CUDA_WARP) * p.room;
         j->begun = false;
     }
     few_near(p.a);
-    if (SET::ALL_ROTATED && t == 0) {
+    if (SET::ALL_ROTATED && thread_here() == 0) {
         seat = few_seat(p);
         *(volatile uint32_t *)seat = blockIdx.x + 1;
     }
     dependency_settle(); // who comes in next waits for all that this one does
     dependency_next();
-    if (t == 0) {
-        list.id = id;
-        list.of = (uint16_t *)(id + p.picks);
-        list.lot = list.of + p.picks;
-        list.member = list.lot + p.picks;
-    }
-    if (t < CUDA_WARP)
+    if (thread_here() < CUDA_WARP)
         few_turn<SET>(p);
-    if (t == 0)
+    if (thread_here() == 0)
         next[0] = (int)atomicAdd(p.taken, 1);
-    for (int i = t; i < p.picks; i += FEW_THREADS)
+    for (int i = (int)thread_here(); i < p.picks; i += FEW_THREADS)
         id[i] = p.a.id[i];
     __syncthreads();
     for (item = next[0]; item < p.inputs; item = next[turn]) {
         turn ^= 1;
         few_inputs<SET>(p, id, item);
-        if (t == 0)
+        if (thread_here() == 0)
             next[turn] = (int)atomicAdd(p.taken, 1);
         __syncthreads();
-        if (t == 0)
+        if (thread_here() == 0)
             counter_add(p.ready);
     }
     few_begin(p, &list);
@@ -607,10 +601,10 @@ __global__ static void __launch_bounds__(FEW_THREADS, SET::BLOCKS)
         if (j->w)
             SET::with(j->kind, [&]<class C>() { few_start<C, 0, 1>(*j); });
         if (!j->begun) { // all blocks ask at once: nobody's second piece before the others' first
-            if (t == 0)
+            if (thread_here() == 0)
                 count_wait(p.ready, (uint32_t)p.inputs);
             __syncthreads();
-            if (t % CUDA_WARP == 0)
+            if (thread_here() % CUDA_WARP == 0)
                 j->begun = true;
         }
         if (j->w) {
@@ -624,14 +618,14 @@ __global__ static void __launch_bounds__(FEW_THREADS, SET::BLOCKS)
             const struct few_phase &f = p.of[j->down];
 
             SET::like(j->kind, [&]<class C>() {
-                few_add<C>(few_memory, p.room, j->n, few_pick(list, j->lot),
+                few_add<C>(p.room, j->n, few_pick(p, j->lot),
                            f.z + (size_t)j->split * (size_t)p.places * (size_t)f.ld +
                                j->strip * (C::TILES * MAT_TILE),
                            f.ld);
             });
         }
         __syncthreads();
-        if (t == 0)
+        if (thread_here() == 0)
             few_count(p, *j, &next[0], &last);
         __syncthreads();
         if (last) // before anything else: others wait for it
@@ -642,22 +636,23 @@ __global__ static void __launch_bounds__(FEW_THREADS, SET::BLOCKS)
         uint32_t strips = (uint32_t)(list.lots * p.of[1].strips), before = 0;
 
         turn ^= 1;
-        if (t == 0)
+        if (thread_here() == 0)
             next[turn] = (int)atomicAdd(p.taken, 1);
         few_sort(p, list, item - list.products, sorted[turn]);
-        if (t == 0) {
+        if (thread_here() == 0) {
             count_wait(p.ready, (uint32_t)p.inputs);
             count_wait(p.done, strips);
             before = atomicAdd(p.done, 1);
         }
         __syncthreads();
         few_row(p, list, item - list.products, sorted[turn]);
-        if (t < CUDA_WARP)
+        if (thread_here() < CUDA_WARP)
             few_clear(p, before, strips);
     }
-    if (t == 0 && item == list.products + p.rows + (int)gridDim.x - 1) // the last one that takes
+    if (thread_here() == 0 && // the last one that takes
+        item == list.products + p.rows + (int)gridDim.x - 1)
         *p.taken = 0;
-    if (SET::ALL_ROTATED && t == 0)
+    if (SET::ALL_ROTATED && thread_here() == 0)
         *(volatile uint32_t *)seat = 0;
 }
 

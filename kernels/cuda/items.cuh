@@ -43,6 +43,10 @@ struct few_launch {
 
 template <class C> struct few_room; // below: of a warp
 
+// The warps' rooms, then the list's arrays. By this name, not by pointers: so the compiler knows where they lie, and loads
+// are those of shared memory.
+extern __shared__ __align__(16) char few_memory[];
+
 // The kinds of weights that a kernel knows.
 template <class... C> struct few_set {
     static constexpr uint32_t KINDS = (C::KIND | ...);
@@ -153,14 +157,34 @@ __device__ static inline void few_near(const struct moe_args &a)
 
 // The picks of a call, and lots of up to 8 rows of an expert: the shared one's first. In shared memory.
 struct few_list {
-    int32_t *id;
-    uint16_t *of;     // the pick that begins a pick's lot, and how many of it are in front
-    uint16_t *lot;    // of a pick whose expert is here: whether it begins a lot, then which
-    uint16_t *member; // [lots][STRIP_TOKENS] places
     int lots;
     int gates, products; // items of gate and up; all in front of rows
     bool shared;         // the shared expert is here
 };
+
+// Its arrays: the experts of the picks;
+__device__ static inline int32_t *list_id(const struct few_launch &p)
+{
+    return (int32_t *)(few_memory + FEW_WARPS * p.room);
+}
+
+// of each pick, the one that begins its lot and how many of it are in front;
+__device__ static inline uint16_t *list_of(const struct few_launch &p)
+{
+    return (uint16_t *)(list_id(p) + p.picks);
+}
+
+// of a pick whose expert is here, whether it begins a lot, then which;
+__device__ static inline uint16_t *list_lot(const struct few_launch &p)
+{
+    return list_of(p) + p.picks;
+}
+
+// and [lots][STRIP_TOKENS] places.
+__device__ static inline uint16_t *list_member(const struct few_launch &p)
+{
+    return list_lot(p) + p.picks;
+}
 
 // few_list_bytes - of a list of so many picks and lots.
 __host__ __device__ static inline int few_list_bytes(int picks, int lots)
@@ -175,7 +199,7 @@ __device__ static inline void few_begin(const struct few_launch &p, struct few_l
     bool shared;
 
     for (int i = t; i <= p.picks; i += FEW_THREADS) { // one of them asks for the shared expert
-        int e = i < p.picks ? list->id[i] : -1, before = 0, head = i;
+        int e = i < p.picks ? list_id(p)[i] : -1, before = 0, head = i;
         bool takes =
             (i < p.picks ? e >= 0 && e < p.a.experts : p.a.s1 != NULL) && few_takes(p.a, e);
 
@@ -185,25 +209,25 @@ __device__ static inline void few_begin(const struct few_launch &p, struct few_l
         }
 
         for (int k = 0; k < i; k++)
-            if (list->id[k] == e) {
+            if (list_id(p)[k] == e) {
                 head = before % STRIP_TOKENS ? head : k;
                 before++;
             }
         before %= STRIP_TOKENS;
-        list->of[i] = (uint16_t)((before ? head : i) * STRIP_TOKENS + before);
-        list->lot[i] = takes ? before == 0 : FEW_NOBODY;
+        list_of(p)[i] = (uint16_t)((before ? head : i) * STRIP_TOKENS + before);
+        list_lot(p)[i] = takes ? before == 0 : FEW_NOBODY;
     }
     __syncthreads();
     shared = list->shared;
     lots = shared ? (p.a.rows + STRIP_TOKENS - 1) / STRIP_TOKENS : 0;
     for (int base = 0; base < p.picks; base += CUDA_WARP) { // each warp for itself, all the same
         int i = base + lane;
-        bool head = i < p.picks && list->lot[i] == 1;
+        bool head = i < p.picks && list_lot(p)[i] == 1;
         unsigned set = __ballot_sync(FULL_MASK, head);
 
         __syncthreads();
         if (head && t < CUDA_WARP)
-            list->lot[i] = (uint16_t)(lots + __popc(set & ((1u << lane) - 1)) + 2);
+            list_lot(p)[i] = (uint16_t)(lots + __popc(set & ((1u << lane) - 1)) + 2);
         lots += __popc(set);
     }
     if (t == 0) {
@@ -212,12 +236,12 @@ __device__ static inline void few_begin(const struct few_launch &p, struct few_l
         list->products = p.inputs + list->gates + lots * p.of[1].strips * p.of[1].each;
     }
     for (int i = t; i < lots * STRIP_TOKENS; i += FEW_THREADS)
-        list->member[i] = (uint16_t)(shared && i < p.a.rows ? p.picks + i : FEW_NOBODY);
+        list_member(p)[i] = (uint16_t)(shared && i < p.a.rows ? p.picks + i : FEW_NOBODY);
     __syncthreads();
     for (int i = t; i < p.picks; i += FEW_THREADS)
-        if (list->lot[i] != FEW_NOBODY)
-            list->member[(list->lot[list->of[i] / STRIP_TOKENS] - 2) * STRIP_TOKENS +
-                         list->of[i] % STRIP_TOKENS] = (uint16_t)i;
+        if (list_lot(p)[i] != FEW_NOBODY)
+            list_member(p)[(list_lot(p)[list_of(p)[i] / STRIP_TOKENS] - 2) * STRIP_TOKENS +
+                           list_of(p)[i] % STRIP_TOKENS] = (uint16_t)i;
     __syncthreads();
 }
 
@@ -247,14 +271,14 @@ struct few_job {
     int strip, split;            // those of up behind those of gate
     int n;                       // rows
     struct few_span span;
-    char *room; // what the warp has in shared memory, the same for all its jobs
+    int room;   // where in few_memory the warp's begins, the same for all its jobs
     bool begun; // it has had one
 };
 
 // The place of row lane % 8 of a lot.
-__device__ static inline int few_pick(const struct few_list &list, int lot)
+__device__ static inline int few_pick(const struct few_launch &p, int lot)
 {
-    return list.member[lot * STRIP_TOKENS + (int)threadIdx.x % STRIP_TOKENS];
+    return list_member(p)[lot * STRIP_TOKENS + (int)(thread_here() % STRIP_TOKENS)];
 }
 
 // Matrix 0 .. 2 of an expert: gate, up, down.
@@ -273,13 +297,13 @@ __device__ static inline bool few_cut(const struct few_phase &f, const struct fe
                                       struct few_span *to)
 {
     constexpr int OUTPUTS = C::TILES * MAT_TILE;
-    int lane = (int)(threadIdx.x % CUDA_WARP), parts = f.splits * FEW_WARPS, part, pieces;
+    int lane = (int)(thread_here() % CUDA_WARP), parts = f.splits * FEW_WARPS, part, pieces;
     const struct mat *w = j.w;
     struct few_span span = {};
 
     pieces = (int)(((uint32_t)w->cols + OUTPUTS - 1) / OUTPUTS * (OUTPUTS / (16 * C::STEPS)));
     part = (j.split >= f.splits ? j.split - f.splits : j.split) * FEW_WARPS +
-           (int)(threadIdx.x / CUDA_WARP);
+           (int)(thread_here() / CUDA_WARP);
     span.at = few_over(pieces * part, parts, f.over_parts);
     span.end = few_over(pieces * (part + 1), parts, f.over_parts);
     if (j.strip * OUTPUTS >= w->rows)
@@ -306,7 +330,7 @@ template <class SET>
 __device__ static inline void few_item(const struct few_launch &p, const struct few_list &list,
                                        int n, struct few_job *to)
 {
-    int lane = (int)(threadIdx.x % CUDA_WARP), strip, pick;
+    int lane = (int)(thread_here() % CUDA_WARP), strip, pick;
     struct few_job j;
     bool there = false;
 
@@ -319,10 +343,10 @@ __device__ static inline void few_item(const struct few_launch &p, const struct 
     j.lot = few_over(strip, f.strips, f.over_strips);
     j.split = n - strip * f.each;
     j.strip = strip - j.lot * f.strips;
-    pick = few_pick(list, j.lot);
+    pick = few_pick(p, j.lot);
     j.n = __popc(__ballot_sync(FULL_MASK, pick != FEW_NOBODY)) / (CUDA_WARP / STRIP_TOKENS);
     j.head = __shfl_sync(FULL_MASK, pick, 0);
-    j.expert = j.head < p.picks ? list.id[j.head] : -1;
+    j.expert = j.head < p.picks ? list_id(p)[j.head] : -1;
     j.w = few_mat(p.a, j.expert, j.down ? 2 : j.split >= f.splits);
     j.kind = mat_kind(j.w);
     __syncwarp(); // nobody looks at the job before any more

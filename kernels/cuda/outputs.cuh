@@ -17,7 +17,7 @@ __device__ static inline void butterfly(float *a, float *b)
 // The Hadamard transform of the warp's values, strides 1, 2 .. 64, without scale.
 __device__ static inline void rotate(float (&v)[4])
 {
-    int lane = (int)threadIdx.x % CUDA_WARP;
+    int lane = (int)(thread_here() % CUDA_WARP);
 
     butterfly(&v[0], &v[1]);
     butterfly(&v[2], &v[3]);

@@ -74,6 +74,15 @@ __device__ static inline uint32_t device_sm(void)
     return sm;
 }
 
+// threadIdx.x, asked for where it is wanted: what is made from it takes no registers from one place to the next.
+__device__ static inline uint32_t thread_here(void)
+{
+    uint32_t t;
+
+    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(t));
+    return t;
+}
+
 // ---- words that others change or wait for while a kernel runs ---------------------------------------
 
 // Counts one; releases what the thread, and by a barrier its block, wrote, acquires what others did that

@@ -32,7 +32,7 @@ __device__ static inline void quantise(float (&v)[4])
 __device__ static inline void put_four(uint16_t *unit, const uint16_t (&h)[4], bool live,
                                        bool plain, bool tiled)
 {
-    int i = (int)threadIdx.x % 16 * 4;
+    int i = (int)(thread_here() % 16) * 4;
 
     if (!live)
         return;

@@ -74,6 +74,11 @@ static inline uint32_t device_sm(void)
     return 0;
 }
 
+static inline uint32_t thread_here(void)
+{
+    return threadIdx.x;
+}
+
 static inline void counter_mark(uint32_t *word, uint32_t bits)
 {
     *word |= bits;
