@@ -273,11 +273,12 @@ static void lane_close(struct cuda_lane *l)
     cudaFree(l->scratch);
     cudaFree(l->tickets);
     cudaFree(l->counts);
+    cudaFree(l->meeting);
 }
 
 static int lane_open(struct device *d, struct cuda_lane *l, size_t scratch_bytes)
 {
-    void *scratch = NULL, *tickets = NULL, *counts = NULL;
+    void *scratch = NULL, *tickets = NULL, *counts = NULL, *meeting = NULL;
     cudaError_t e = cudaStreamCreateWithFlags(&l->stream, cudaStreamNonBlocking);
     int r = 0;
 
@@ -292,6 +293,9 @@ static int lane_open(struct device *d, struct cuda_lane *l, size_t scratch_bytes
     if (r == 0)
         r = cuda_alloc(d, COUNT_BYTES, &counts);
     l->counts = counts;
+    if (r == 0)
+        r = cuda_alloc(d, CUDA_MEETING, &meeting);
+    l->meeting = meeting;
     return r;
 }
 

@@ -74,6 +74,7 @@ struct cuda_landing {
 #define CUDA_TICKETS (60 << 10)
 #define CUDA_SEATS 64          /* places of a multiprocessor for warps, a word each */
 #define CUDA_SEATED 256        /* multiprocessors that have them */
+#define CUDA_MEETING (2 << 20) /* bytes in which blocks' sums meet: of 256 blocks, 16 rows of 128 */
 #define INDEX_COUNT (17 << 10) /* bytes that a row's selection counts in */
 
 /* Copies of one kernel: from pinned memory or to it. */
@@ -106,6 +107,7 @@ struct cuda_lane {
     void *scratch; /* device memory of ops between their launches, one op at a time */
     size_t scratch_bytes;
     uint32_t *tickets; /* device memory, [CUDA_TICKETS]: zero between ops; seats of few.cuh behind */
+    void *meeting;     /* device memory, [CUDA_MEETING] bytes: zero between ops */
     void *counts;      /* [CUDA_WORKERS][INDEX_COUNT] bytes: zero between ops */
     bool ahead;        /* it has ops that the queue's stream has not met yet */
     bool apart;        /* the next kernel is the first of a section */

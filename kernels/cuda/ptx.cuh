@@ -182,6 +182,25 @@ __device__ static inline void pair_read(const uint4 *at, uint64_t *lo, uint64_t 
                  : "memory");
 }
 
+// words_put, words_read - four words, each of which who reads has whole; in no order with what is written beside them
+__device__ static inline void words_put(uint4 *at, uint4 v)
+{
+    asm volatile("st.relaxed.gpu.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(at), "r"(v.x),
+                 "r"(v.y), "r"(v.z), "r"(v.w)
+                 : "memory");
+}
+
+__device__ static inline uint4 words_read(const uint4 *at)
+{
+    uint4 v;
+
+    asm volatile("ld.relaxed.gpu.global.v4.b32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(at)
+                 : "memory");
+    return v;
+}
+
 // ---- memory -------------------------------------------------------------------------------------
 
 // What no kernel writes and nobody reads again.

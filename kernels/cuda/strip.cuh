@@ -8,8 +8,8 @@
 //   parts; a part is one chain of instructions, k ascending, from 0;
 //   parts of a split add up in order, and then splits in order.
 // How many splits there are depends on the device and the shapes of a launch alone (op matmuls), so a row has the same bits in every window.
-// Splits of a strip are blocks of one cluster, which send their sums to the blocks that finish rows, or meet in memory where
-// clusters would not run at once (thin.cuh).
+// Splits of a strip are blocks of one cluster, which send their sums to the blocks that finish rows, or send them through memory
+// where clusters would not run at once (thin.cuh).
 //
 // A row of inputs lies as lanes read it: of each unit, lane quarter t has the values 2t, 2t + 1,
 // 2t + 8, 2t + 9 of its four k-steps side by side, 32 bytes; for bf16 weights every fourth value from t on;

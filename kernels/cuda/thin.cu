@@ -1,14 +1,16 @@
 // thin.cu launches the products of thin.cuh.
 #include "kernels/cuda/thin.cuh"
 
-#define ROWS (2 * STRIP_TOKENS) // of a launch, at most
+#define ROWS (2 * STRIP_TOKENS)                          // of a launch, at most
+#define MEETING (CUDA_MEETING / (ROWS * EXL3_BLOCK * 4)) // blocks whose sums find room
 #define SHARES 2
+#define LATER 4   // pieces of the longest part, from which on they come in two copies
 #define PIECES 48 // of 32 inputs, at most, of a block: with more of them narrow.cuh is faster
 
 template <class C>
 static void thin_go(struct queue *q, const struct thin_launch *p, dim3 grid, size_t shared)
 {
-    unsigned threads = SHARES * STRIP_THREADS, cluster = p->z ? 1 : grid.x;
+    unsigned threads = SHARES * STRIP_THREADS, cluster = p->far ? 1 : grid.x;
 
     if (p->rows <= STRIP_TOKENS)
         launch_cluster(q, thin_rows<C, 1, SHARES, 1>, cluster, grid, threads, shared, *p);
@@ -44,8 +46,9 @@ static int log_of(int n) // rounded down
     return n > 1 ? 1 + log_of(n / 2) : 0;
 }
 
-// Bytes of shared memory of a block for so many rows; what of it is where, in t.
-static int lay_out(struct thin_launch *t, const struct mat *w, int rows, int splits)
+// Bytes of shared memory of a block for so many rows; what of it is where, in t. Warps' sums lie behind the codes, or
+// where `most` does not suffice for that, in the place of codes that have been read.
+static int lay_out(struct thin_launch *t, const struct mat *w, int rows, int splits, int most)
 {
     int piece = w->q.bits2 * 256 * strip_halves(*w), span = narrow_span(*w, splits);
     int codes = (strip_pieces(*w) + splits - 1) / splits * piece;
@@ -59,7 +62,8 @@ static int lay_out(struct thin_launch *t, const struct mat *w, int rows, int spl
     ends = (rows + (1 << t->peers_log) - 1) >> t->peers_log;
     t->held = (int)mat_round_up(
         (size_t)(t->sums + ends * splits * NARROW_SUMS * (int)sizeof(float)), 128);
-    return t->held + (codes > parts ? codes : parts); // parts' sums lie where codes were
+    t->parts = t->held + codes + parts <= most ? t->held + codes : t->held;
+    return t->parts + (t->parts == t->held && codes > parts ? codes : parts);
 }
 
 // More blocks than clusters have room for send their sums through memory, which takes as long as a
@@ -72,11 +76,11 @@ int thin_splits(const struct queue *q, const struct mat *w, int strips)
 
     if (w->dtype != DTYPE_EXL3 || w->cols == 0)
         return 0;
-    for (int n = 1; n <= STRIP_SPLITS && strips * n <= d->sms; n++) {
+    for (int n = 1; n <= STRIP_SPLITS && strips * n <= d->sms && strips * n <= MEETING; n++) {
         int pieces = strip_pieces(*w), each = (pieces + n * STRIP_WARPS - 1) / (n * STRIP_WARPS);
 
         if ((pieces + n - 1) / n * strip_halves(*w) <= PIECES &&
-            lay_out(&t, w, 1, n) <= d->shared_max &&
+            lay_out(&t, w, 1, n, 0) <= d->shared_max &&
             (as_clusters(q, strips, n) || each + 1 < least)) {
             best = n;
             least = each;
@@ -89,7 +93,16 @@ bool thin_fits(const struct queue *q, const struct strip_launch *p)
 {
     struct thin_launch t;
 
-    return p->rows <= ROWS && lay_out(&t, &p->w, p->rows, p->splits) <= device_of(q)->shared_max;
+    return p->rows <= ROWS && lay_out(&t, &p->w, p->rows, p->splits, 0) <= device_of(q)->shared_max;
+}
+
+// Whether parts come in two copies: they have as many pieces, and no warp makes more than two blocks of inputs, which are asked
+// for in between.
+static bool in_two(const struct thin_launch *t, const struct strip_launch *p)
+{
+    int parts = p->splits * STRIP_WARPS, each = (strip_pieces(p->w) + parts - 1) / parts;
+
+    return each >= LATER && p->rows <= 2 * (SHARES * STRIP_WARPS >> t->blocks_log);
 }
 
 // The launch of n products; returns its strips.
@@ -131,13 +144,12 @@ static int fill_in(struct thin_launch *t, const struct strip_launch *p, int n)
 void thin_products(struct queue *q, const struct strip_launch *p, int n)
 {
     struct thin_launch t = {};
-    size_t shared = (size_t)lay_out(&t, &p->w, p->rows, p->splits);
+    size_t shared = (size_t)lay_out(&t, &p->w, p->rows, p->splits, device_of(q)->shared_max);
     int strips = fill_in(&t, p, n);
 
-    if (!as_clusters(q, strips, p->splits)) {
-        t.z = (float *)cuda_lane(q)->scratch;
-        t.tickets = cuda_lane(q)->tickets;
-    }
+    t.later = in_two(&t, p);
+    if (!as_clusters(q, strips, p->splits))
+        t.far = (uint4 *)cuda_lane(q)->meeting;
     switch (p->w.q.bits2) {
 #define WIDTH(b)                                                                                   \
     case b:                                                                                        \

@@ -1,13 +1,13 @@
 // thin - products of a few rows by EXL3 weights of which a block can hold a split's codes: one matrix, or
-// several of the same inputs in one launch. Bulk copies bring the codes, all of them at once and before
-// the kernel in front has ended; SHARES warps have the tiles of a part between them. Sums are made as
-// strip.cuh says, so a row has the bits that it has in narrow.cuh.
+// several of the same inputs in one launch. Bulk copies bring the codes, before the kernel in front has ended, but where they
+// are many only what the first step needs: inputs would stand behind them. SHARES warps have the tiles of a part between
+// them. Sums are made as strip.cuh says, so a row has the bits that it has in narrow.cuh.
 #ifndef TANDEM_KERNELS_CUDA_THIN_CUH
 #define TANDEM_KERNELS_CUDA_THIN_CUH
 
 #include "kernels/cuda/narrow.cuh"
 
-#define THIN_HEAD 128 // bytes in front: a barrier of each part's codes and one of the sums
+#define THIN_HEAD 256 // bytes in front: two barriers of each part's codes and one of the sums
 
 // A matrix of a launch. Its strips follow those of the one before.
 struct thin_mat {
@@ -27,14 +27,15 @@ struct thin_launch {
     int rows, groups, cols, pieces;
     uint32_t by_parts; // 2^32 / parts, rounded up
     int strip;         // 16-byte pieces of a strip's codes
+    bool later;        // of a part's pieces all but the first are asked for behind inputs
     int ld;            // values of a row of inputs in shared memory
-    int sums, held;    // where sums and codes lie there
+    int sums, held;    // where sums of splits and codes lie there
+    int parts;         // and sums of warps
     int blocks_log;    // of inputs a split has at most so many blocks of 128
     int peers_log;     // so many of the splits finish rows, row i the one that i ends in
-    // NULL: splits are a cluster; else sums go to z, [strips][splits][rows][EXL3_BLOCK], and the
-    // last block of a strip, by its ticket, finishes the rows.
-    float *z;
-    uint32_t *tickets;
+    // NULL: splits are a cluster; else the last of a strip finishes the rows, and has what the others send it here,
+    // [strips][rows][splits - 1][CUDA_WARP].
+    uint4 *far;
     struct thin_mat m[MATMULS_MAX];
 };
 
@@ -43,11 +44,9 @@ struct thin_job {
     int strip, first, n; // first: row of the call
     const float *from;
     const uint16_t *suh;
-    int low, blocks;    // of the inputs: the split's first unit, blocks of 128
-    int begin, at, end; // pieces: where the split begins, the warp's part
+    int low, blocks;         // of the inputs: the split's first unit, blocks of 128
+    int begin, at, mid, end; // pieces: the split's first, the warp's part, its second copy
 };
-
-// ---- copies and sums that arrive by themselves ------------------------------------------------------
 
 // One thread, once: the barrier opens when `bytes` have come.
 __device__ static inline void arrival_expect(uint64_t *bar, int bytes)
@@ -57,7 +56,7 @@ __device__ static inline void arrival_expect(uint64_t *bar, int bytes)
     barrier_expect(bar, bytes);
 }
 
-// ---- the block's work -------------------------------------------------------------------------
+// ---- inputs -----------------------------------------------------------------------------------
 
 // The first piece of a part.
 __device__ static inline int thin_first(const struct thin_launch &p, int part)
@@ -89,34 +88,64 @@ __device__ static inline void thin_find(const struct thin_launch &p, int rows, i
     j->begin = thin_first(p, split);
     j->at = thin_first(p, split + part);
     j->end = thin_first(p, split + part + 1);
+    j->mid = p.later && j->at < j->end ? j->at + 1 : j->end;
     j->low = j->begin * HALVES / 4 * 2;
     high = (thin_first(p, split + STRIP_WARPS) * HALVES + 3) / 4 * 2;
     j->blocks = (high - j->low) / 2;
 }
 
-// Warps make inputs in turn: of a block of 128 rows `row`, `row` + `step` ... su: the lane's of the first block.
+// A lane's inputs of a block of 128 of a row, their signs, and where they go.
+struct thin_four {
+    float v[4];
+    uint2 su;
+    uint16_t *to;
+};
+
+// Warps make inputs in turn: of a block of 128 rows `row0`, `row0` + `step` ..., the next one on its way meanwhile. su: the
+// lane's of the first block. asked: for all threads, when the block's warps have asked for what they make first.
+template <class F>
 __device__ static inline void thin_inputs(const struct thin_launch &p, const struct thin_job &j,
-                                          uint2 su, int warps, uint16_t *x)
+                                          uint2 su, int warps, uint16_t *x, const F &asked)
 {
     int lane = (int)threadIdx.x % CUDA_WARP, warp = (int)threadIdx.x / CUDA_WARP;
     int across = 1 << p.blocks_log, step = warps >> p.blocks_log, row0 = warp >> p.blocks_log;
     size_t ldx = (size_t)p.groups * (size_t)p.cols;
+    struct thin_four now, next;
+    int b, row;
+    bool is, more;
 
     if (step == 0) {
         across = warps;
         step = 1;
     }
-    for (int b = warp & (across - 1); b < j.blocks; b += across) {
+    b = warp & (across - 1);
+    row = row0;
+    auto take = [&](struct thin_four &f) {
         int k = j.low * STRIP_UNIT + b * EXL3_BLOCK + 4 * lane;
 
-        if (b >= across)
-            su = *(const uint2 *)(j.suh + k);
-        for (int row = row0; row < j.n; row += step) {
-            float v[4];
-
-            take_four(j.from + (size_t)row * ldx, k, p.cols, v);
-            put_rotated(x + row * p.ld + b * EXL3_BLOCK + lane / 16 * STRIP_UNIT, su, v);
+        if (b >= j.blocks || row >= j.n)
+            return false;
+        f.su = b < across ? su : *(const uint2 *)(j.suh + k);
+        f.to = x + row * p.ld + b * EXL3_BLOCK + lane / 16 * STRIP_UNIT;
+        take_four(j.from + (size_t)row * ldx, k, p.cols, f.v);
+        row += step;
+        if (row >= j.n) {
+            row = row0;
+            b += across;
         }
+        return true;
+    };
+    is = take(now);
+    more = is && take(next);
+    if (p.later) {
+        __syncthreads();
+        asked();
+    }
+    while (is) {
+        put_rotated(now.to, now.su, now.v);
+        now = next;
+        is = more;
+        more = more && take(next);
     }
 }
 
@@ -126,11 +155,14 @@ template <int NT> struct thin_x {
     bool live[NT];
 };
 
-// The part's pieces by the tiles of share SHARE, whose codes lie at `from`, the lane's first ones.
+// ---- the product ------------------------------------------------------------------------------
+
+// The part's pieces by the tiles of share SHARE, whose codes lie at `from`, the lane's first ones. rest: where the second copy
+// of them arrives.
 template <class C, int NT, int SHARES, int BOOK, int SHARE>
 __device__ static inline void thin_part(const C &codes, const struct thin_job &j,
                                         const struct thin_x<NT> &x, const uint4 *from,
-                                        float (&acc)[C::TILES / SHARES][NT][4])
+                                        uint64_t *rest, float (&acc)[C::TILES / SHARES][NT][4])
 {
     constexpr int EACH = 4 / C::STEPS, TILES = C::TILES / SHARES;
 
@@ -139,6 +171,8 @@ __device__ static inline void thin_part(const C &codes, const struct thin_job &j
         uint4 b[NT][C::STEPS / 2];
         typename C::piece now;
 
+        if (at == j.mid)
+            barrier_wait(rest, 0);
         codes.take(from, now);
 #pragma unroll
         for (int r = 0; r < NT; r++)
@@ -170,13 +204,15 @@ __device__ static inline void thin_part(const C &codes, const struct thin_job &j
 template <class C, int NT, int SHARES, int BOOK, int SHARE = 0>
 __device__ static inline void thin_share(int share, const C &codes, const struct thin_job &j,
                                          const struct thin_x<NT> &x, const uint4 *from,
-                                         float (&acc)[C::TILES / SHARES][NT][4])
+                                         uint64_t *rest, float (&acc)[C::TILES / SHARES][NT][4])
 {
     if (share == SHARE)
-        thin_part<C, NT, SHARES, BOOK, SHARE>(codes, j, x, from, acc);
+        thin_part<C, NT, SHARES, BOOK, SHARE>(codes, j, x, from, rest, acc);
     else if constexpr (SHARE + 1 < SHARES)
-        thin_share<C, NT, SHARES, BOOK, SHARE + 1>(share, codes, j, x, from, acc);
+        thin_share<C, NT, SHARES, BOOK, SHARE + 1>(share, codes, j, x, from, rest, acc);
 }
+
+// ---- sums -------------------------------------------------------------------------------------
 
 // A warp's sums to `parts`, [STRIP_WARPS][rows][NARROW_SUMS].
 template <int TILES, int NT>
@@ -199,68 +235,123 @@ __device__ static inline void thin_keep(const float (&acc)[TILES][NT][4], float 
             }
 }
 
-// Where a split's sums of a row lie in memory.
-__device__ static inline float *thin_far(const struct thin_launch &p, int n, int split, int row)
+// The lane's four sums of a row in this split: parts in order.
+__device__ static inline float4 thin_sum(const float *parts, int n, int row)
 {
-    int strip = (int)blockIdx.y, splits = (int)gridDim.x;
-
-    return p.z + (size_t)((strip * splits + split) * n + row) * EXL3_BLOCK;
-}
-
-// Parts add up in order, and what they come to goes where the row is finished.
-__device__ static inline void thin_send(const struct thin_launch &p, const float *parts,
-                                        float *sums, uint64_t *bar, int n)
-{
-    int peers = (int)gridDim.x, rank = (int)blockIdx.x;
-
-    for (int i = (int)threadIdx.x; i < n * CUDA_WARP; i += (int)blockDim.x) {
-        int row = i / CUDA_WARP, at = i % CUDA_WARP * 4;
-        const float4 *from = (const float4 *)(parts + row * NARROW_SUMS + at);
-        float *to = sums + ((row >> p.peers_log) * peers + rank) * NARROW_SUMS + at;
-        float4 s = *from;
+    int lane = (int)threadIdx.x % CUDA_WARP;
+    const float4 *from = (const float4 *)(parts + row * NARROW_SUMS + 4 * lane);
+    float4 s = *from;
 
 #pragma unroll
-        for (int k = 1; k < STRIP_WARPS; k++) {
-            float4 o = from[k * n * NARROW_SUMS / 4];
+    for (int k = 1; k < STRIP_WARPS; k++) {
+        float4 o = from[k * n * NARROW_SUMS / 4];
+
+        s.x += o.x;
+        s.y += o.y;
+        s.z += o.z;
+        s.w += o.w;
+    }
+    return s;
+}
+
+// Sums go through memory with all bits turned: a word of 0 is none, for no sum is the NaN that has all bits. Who reads them
+// leaves zeros, so neither tickets nor fences stand between the one and the other.
+__device__ static inline void thin_put(uint4 *to, float4 s)
+{
+    words_put(to, make_uint4(~f32_bits(s.x), ~f32_bits(s.y), ~f32_bits(s.z), ~f32_bits(s.w)));
+}
+
+// The sums of all splits in order, of which the last one has `own`. The others do not wait for it, and their blocks come in
+// before its block.
+__device__ static inline float4 thin_collect(uint4 *far, int splits, float4 own)
+{
+    uint4 v[STRIP_SPLITS - 1];
+    float4 sum;
+    bool there;
+
+    do {
+        there = true;
+#pragma unroll
+        for (int s = 0; s < STRIP_SPLITS - 1; s++) // all at once
+            if (s < splits - 1)
+                v[s] = words_read(far + s * CUDA_WARP);
+#pragma unroll
+        for (int s = 0; s < STRIP_SPLITS - 1; s++)
+            if (s < splits - 1)
+                there = there && v[s].x && v[s].y && v[s].z && v[s].w;
+    } while (!there);
+#pragma unroll
+    for (int s = 0; s < STRIP_SPLITS - 1; s++)
+        if (s < splits - 1) {
+            float4 o = make_float4(f32_from_bits(~v[s].x), f32_from_bits(~v[s].y),
+                                   f32_from_bits(~v[s].z), f32_from_bits(~v[s].w));
+
+            sum.x = s ? sum.x + o.x : o.x;
+            sum.y = s ? sum.y + o.y : o.y;
+            sum.z = s ? sum.z + o.z : o.z;
+            sum.w = s ? sum.w + o.w : o.w;
+            far[s * CUDA_WARP] = make_uint4(0, 0, 0, 0);
+        }
+    return make_float4(sum.x + own.x, sum.y + own.y, sum.z + own.z, sum.w + own.w);
+}
+
+// A row's outputs by a warp.
+__device__ static inline void thin_give(const struct thin_job &j, float4 s, uint2 by, uint2 plus,
+                                        int row)
+{
+    int lane = (int)threadIdx.x % CUDA_WARP, n0 = j.strip * EXL3_BLOCK + 4 * lane;
+    float *y = j.m->y + (size_t)(j.first + row) * (size_t)j.m->rows + n0;
+    float v[4] = { s.x, s.y, s.z, s.w };
+
+    finish_rotated(by, plus, j.m->bias != NULL, v);
+#pragma unroll
+    for (int k = 0; k < 4; k++)
+        if (n0 + k < j.m->rows)
+            y[k] = rounded(v[k], j.m->round);
+}
+
+// What the warps' sums of n rows come to, and the rows that end in this block; all warps.
+__device__ static inline void thin_end(const struct thin_launch &p, const struct thin_job &j,
+                                       const float *parts, float *sums, uint64_t *bar, uint2 by,
+                                       uint2 plus)
+{
+    int lane = (int)threadIdx.x % CUDA_WARP, warp = (int)threadIdx.x / CUDA_WARP;
+    int warps = (int)blockDim.x / CUDA_WARP, splits = (int)gridDim.x, rank = (int)blockIdx.x;
+    int ends = 1 << p.peers_log;
+
+    for (int row = warp; row < j.n; row += warps) {
+        float4 s = thin_sum(parts, j.n, row);
+        uint4 *far = p.far + (((int)blockIdx.y * j.n + row) * (splits - 1) * CUDA_WARP + lane);
+
+        if (splits == 1) {
+            thin_give(j, s, by, plus, row);
+        } else if (!p.far) {
+            peer_send(sums + ((row >> p.peers_log) * splits + rank) * NARROW_SUMS + 4 * lane, s,
+                      bar, row & (ends - 1));
+        } else if (rank < splits - 1) {
+            thin_put(far + rank * CUDA_WARP, s);
+        } else {
+            thin_give(j, thin_collect(far, splits, s), by, plus, row);
+        }
+    }
+    if (splits == 1 || p.far || rank >= ends)
+        return;
+    for (int row = (warp << p.peers_log) + rank; row < j.n; row += warps << p.peers_log) {
+        const float *from = sums + (row >> p.peers_log) * splits * NARROW_SUMS + 4 * lane;
+        float4 s;
+
+        barrier_wait(bar, 0);
+        s = *(const float4 *)from;
+        for (int i = 1; i < splits; i++) {
+            float4 o = *(const float4 *)(from + i * NARROW_SUMS);
 
             s.x += o.x;
             s.y += o.y;
             s.z += o.z;
             s.w += o.w;
         }
-        if (p.z)
-            *(float4 *)(thin_far(p, n, rank, row) + at) = s;
-        else if (peers > 1)
-            peer_send(to, s, bar, row & ((1 << p.peers_log) - 1));
-        else
-            *(float4 *)to = s;
+        thin_give(j, s, by, plus, row);
     }
-}
-
-// A row's outputs by a warp, from the sums of all splits in order: the first lies at `from`, each
-// `step` values further; FAR: in memory that other blocks wrote.
-template <bool FAR>
-__device__ static inline void thin_give(const struct thin_launch &p, const struct thin_job &j,
-                                        const float *from, int step, uint2 by, uint2 plus, int row)
-{
-    int lane = (int)threadIdx.x % CUDA_WARP, n0 = j.strip * EXL3_BLOCK + 4 * lane;
-    float *y = j.m->y + (size_t)(j.first + row) * (size_t)j.m->rows + n0;
-    float v[4];
-
-    for (int s = 0; s < (int)gridDim.x; s++) {
-        const float4 *at = (const float4 *)(from + s * step + 4 * lane);
-        float4 f = FAR ? __ldcg(at) : *at;
-
-        v[0] = s ? v[0] + f.x : f.x;
-        v[1] = s ? v[1] + f.y : f.y;
-        v[2] = s ? v[2] + f.z : f.z;
-        v[3] = s ? v[3] + f.w : f.w;
-    }
-    finish_rotated(by, plus, j.m->bias != NULL, v);
-#pragma unroll
-    for (int k = 0; k < 4; k++)
-        if (n0 + k < j.m->rows)
-            y[k] = rounded(v[k], j.m->round);
 }
 
 // Bound by the bytes of the weights, or by their decoding.
@@ -271,31 +362,41 @@ __global__ static void __launch_bounds__(STRIP_THREADS *SHARES, BLOCKS)
     extern __shared__ __align__(128) unsigned char thin_memory[];
     constexpr int WARPS = STRIP_WARPS * SHARES, ROWS = NT * STRIP_TOKENS;
     int t = (int)threadIdx.x, lane = t % CUDA_WARP, warp = t / CUDA_WARP;
-    int part = warp / SHARES, share = warp % SHARES, peers = (int)gridDim.x;
-    int rank = (int)blockIdx.x, ends = 1 << p.peers_log; // blocks in which rows end
-    uint64_t *bar = (uint64_t *)thin_memory, *sums_bar = bar + STRIP_WARPS;
+    int part = warp / SHARES, share = warp % SHARES, rank = (int)blockIdx.x;
+    bool cluster = gridDim.x > 1 && !p.far;
+    uint64_t *bar = (uint64_t *)thin_memory + part, *rest = bar + STRIP_WARPS;
+    uint64_t *sums_bar = (uint64_t *)thin_memory + 2 * STRIP_WARPS;
     uint16_t *inputs = (uint16_t *)(thin_memory + THIN_HEAD);
     float *sums = (float *)(thin_memory + p.sums);
-    float *parts = (float *)(thin_memory + p.held); // when the codes have been read
+    float *parts = (float *)(thin_memory + p.parts);
     float acc[C::TILES / SHARES][NT][4] = {};
     struct thin_x<NT> x;
     struct thin_job j;
 
     thin_find<C>(p, ROWS, part, &j);
     C codes(j.m->codes + (size_t)j.strip * (size_t)p.strip, j.m->book, lane);
-    uint4 *mine = (uint4 *)parts + (j.at - j.begin) * C::CHUNKS * CUDA_WARP + lane;
+    uint4 *mine = (uint4 *)(thin_memory + p.held) + (j.at - j.begin) * C::CHUNKS * CUDA_WARP + lane;
 
-    if (share == 0 && lane == 0 && j.at < j.end) {
-        int bytes = (j.end - j.at) * C::BYTES;
+    bool brings = share == 0 && lane == 0;
 
-        arrival_expect(bar + part, bytes);
-        bulk_bring_once(mine, codes.at + (size_t)j.at * C::CHUNKS * CUDA_WARP, bytes, bar + part);
-    }
-    if (peers > 1 && !p.z) {
+    auto bring = [&](int first, int end, uint64_t *to) {
+        if (brings && first < end)
+            bulk_bring_once(mine + (first - j.at) * C::CHUNKS * CUDA_WARP,
+                            codes.at + (size_t)first * C::CHUNKS * CUDA_WARP,
+                            (end - first) * C::BYTES, to);
+    };
+    if (brings && j.at < j.end)
+        arrival_expect(bar, (j.mid - j.at) * C::BYTES);
+    bring(j.at, j.mid, bar);
+    if (brings && j.mid < j.end)
+        arrival_expect(rest, (j.end - j.mid) * C::BYTES);
+    if (cluster) {
+        int ends = 1 << p.peers_log; // blocks in which rows end
+
         if (t == CUDA_WARP - 1) // of each row that ends here, sums of all blocks
             arrival_expect(sums_bar, (rank < ends ? (j.n - rank + ends - 1) >> p.peers_log : 0) *
-                                         peers * EXL3_BLOCK * (int)sizeof(float));
-        cluster_arrive();
+                                         (int)gridDim.x * EXL3_BLOCK * (int)sizeof(float));
+        gang_begin();
     }
     int n0 = j.strip * EXL3_BLOCK + 4 * lane, b0 = warp & ((1 << p.blocks_log) - 1);
     uint2 by = *(const uint2 *)(j.m->svh + n0), plus = make_uint2(0, 0), su = plus;
@@ -305,8 +406,10 @@ __global__ static void __launch_bounds__(STRIP_THREADS *SHARES, BLOCKS)
     if (b0 < j.blocks)
         su = *(const uint2 *)(j.suh + j.low * STRIP_UNIT + b0 * EXL3_BLOCK + 4 * lane);
     dependency_settle();
-    thin_inputs(p, j, su, WARPS, inputs);
+    thin_inputs(p, j, su, WARPS, inputs, [&]() { bring(j.mid, j.end, rest); });
     __syncthreads();
+    if (cluster)
+        gang_wait(); // all of the cluster expect sums
 #pragma unroll
     for (int r = 0; r < NT; r++) {
         int i = r * STRIP_TOKENS + lane / 4;
@@ -315,34 +418,17 @@ __global__ static void __launch_bounds__(STRIP_THREADS *SHARES, BLOCKS)
         x.x[r] = inputs + (x.live[r] ? i : 0) * p.ld + lane % 4 * 16 - j.low * STRIP_UNIT;
     }
     if (j.at < j.end)
-        barrier_wait(bar + part, 0);
+        barrier_wait(bar, 0);
     if (C::BOOKS > 1 && codes.book)
-        thin_share<C, NT, SHARES, C::BOOKS - 1>(share, codes, j, x, mine, acc);
+        thin_share<C, NT, SHARES, C::BOOKS - 1>(share, codes, j, x, mine, rest, acc);
     else
-        thin_share<C, NT, SHARES, 0>(share, codes, j, x, mine, acc);
+        thin_share<C, NT, SHARES, 0>(share, codes, j, x, mine, rest, acc);
     dependency_next();
-    __syncthreads(); // codes have been read
+    if (p.parts == p.held)
+        __syncthreads(); // codes have been read
     thin_keep(acc, parts, part, share, j.n);
     __syncthreads();
-    if (peers > 1 && !p.z)
-        cluster_wait(); // all of the cluster expect sums
-    thin_send(p, parts, sums, sums_bar, j.n);
-    if (p.z) {
-        if (last_block(&p.tickets[blockIdx.y], gridDim.x))
-            for (int row = warp; row < j.n; row += WARPS)
-                thin_give<true>(p, j, thin_far(p, j.n, 0, row), j.n * EXL3_BLOCK, by, plus, row);
-        return;
-    }
-    if (peers == 1)
-        __syncthreads();
-    if (rank >= ends)
-        return;
-    for (int row = (warp << p.peers_log) + rank; row < j.n; row += WARPS << p.peers_log) {
-        if (peers > 1)
-            barrier_wait(sums_bar, 0);
-        thin_give<false>(p, j, sums + (row >> p.peers_log) * peers * NARROW_SUMS, NARROW_SUMS, by,
-                         plus, row);
-    }
+    thin_end(p, j, parts, sums, sums_bar, by, plus);
 }
 
 // ---- launching ----------------------------------------------------------------------------------

@@ -130,6 +130,19 @@ static inline void pair_read(const uint4 *at, uint64_t *lo, uint64_t *hi)
     *hi = v[1];
 }
 
+static inline void words_put(uint4 *at, uint4 v)
+{
+    emulated::check_place("words_put", at, 16, 16, false);
+    *at = v;
+}
+
+static inline uint4 words_read(const uint4 *at)
+{
+    emulated::check_place("words_read", at, 16, 16, false);
+    emulated::pause();
+    return *at;
+}
+
 // ---- memory -------------------------------------------------------------------------------------
 
 static inline uint4 load_once(const uint4 *p)
