@@ -131,7 +131,7 @@ static int cuda_open(int ordinal, int threads, struct device **out)
     d->base.ops = &backend_cuda;
     d->base.workers = CUDA_WORKERS;
     d->base.overlap = true;
-    d->base.side_bytes = SIDE_LANES * (SIDE_BYTES + TICKET_BYTES + COUNT_BYTES);
+    d->base.side_bytes = SIDE_LANES * (SIDE_BYTES + TICKET_BYTES + COUNT_BYTES + CUDA_MEETING);
     d->ordinal = ordinal;
     r = prepare(d);
     if (r < 0) {

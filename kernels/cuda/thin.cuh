@@ -45,7 +45,7 @@ struct thin_job {
     const float *from;
     const uint16_t *suh;
     int low, blocks;         // of the inputs: the split's first unit, blocks of 128
-    int begin, at, mid, end; // pieces: the split's first, the warp's part, its second copy
+    int begin, at, mid, end; // pieces: the split's, the warp's, its second copy's, its end
 };
 
 // One thread, once: the barrier opens when `bytes` have come.
@@ -110,7 +110,7 @@ __device__ static inline void thin_inputs(const struct thin_launch &p, const str
     int lane = (int)threadIdx.x % CUDA_WARP, warp = (int)threadIdx.x / CUDA_WARP;
     int across = 1 << p.blocks_log, step = warps >> p.blocks_log, row0 = warp >> p.blocks_log;
     size_t ldx = (size_t)p.groups * (size_t)p.cols;
-    struct thin_four now, next;
+    struct thin_four now = {}, next = {};
     int b, row;
     bool is, more;
 
@@ -254,19 +254,24 @@ __device__ static inline float4 thin_sum(const float *parts, int n, int row)
     return s;
 }
 
-// Sums go through memory with all bits turned: a word of 0 is none, for no sum is the NaN that has all bits. Who reads them
-// leaves zeros, so neither tickets nor fences stand between the one and the other.
-__device__ static inline void thin_put(uint4 *to, float4 s)
+// Sums go through memory with all bits turned: a word of 0 is none, and the NaN that has all bits becomes another. Who
+// reads them leaves zeros, so neither tickets nor fences stand between the one and the other.
+__device__ static inline uint32_t thin_word(float sum)
 {
-    words_put(to, make_uint4(~f32_bits(s.x), ~f32_bits(s.y), ~f32_bits(s.z), ~f32_bits(s.w)));
+    return max(~f32_bits(sum), 1u);
 }
 
-// The sums of all splits in order, of which the last one has `own`. The others do not wait for it, and their blocks come in
-// before its block.
+__device__ static inline void thin_put(uint4 *to, float4 s)
+{
+    words_put(to, make_uint4(thin_word(s.x), thin_word(s.y), thin_word(s.z), thin_word(s.w)));
+}
+
+// The sums of all splits in order, of which the last one has `own`. It waits for the others, which wait for nobody: blocks
+// begin in the order of their numbers, so theirs run or have ended.
 __device__ static inline float4 thin_collect(uint4 *far, int splits, float4 own)
 {
     uint4 v[STRIP_SPLITS - 1];
-    float4 sum;
+    float4 sum = make_float4(0, 0, 0, 0);
     bool there;
 
     do {
@@ -290,7 +295,7 @@ __device__ static inline float4 thin_collect(uint4 *far, int splits, float4 own)
             sum.y = s ? sum.y + o.y : o.y;
             sum.z = s ? sum.z + o.z : o.z;
             sum.w = s ? sum.w + o.w : o.w;
-            far[s * CUDA_WARP] = make_uint4(0, 0, 0, 0);
+            words_put(far + s * CUDA_WARP, make_uint4(0, 0, 0, 0));
         }
     return make_float4(sum.x + own.x, sum.y + own.y, sum.z + own.z, sum.w + own.w);
 }
@@ -310,7 +315,7 @@ __device__ static inline void thin_give(const struct thin_job &j, float4 s, uint
             y[k] = rounded(v[k], j.m->round);
 }
 
-// What the warps' sums of n rows come to, and the rows that end in this block; all warps.
+// What the warps' sums come to, and the rows that end in this block; all warps.
 __device__ static inline void thin_end(const struct thin_launch &p, const struct thin_job &j,
                                        const float *parts, float *sums, uint64_t *bar, uint2 by,
                                        uint2 plus)
@@ -321,7 +326,7 @@ __device__ static inline void thin_end(const struct thin_launch &p, const struct
 
     for (int row = warp; row < j.n; row += warps) {
         float4 s = thin_sum(parts, j.n, row);
-        uint4 *far = p.far + (((int)blockIdx.y * j.n + row) * (splits - 1) * CUDA_WARP + lane);
+        int at = ((int)blockIdx.y * j.n + row) * (splits - 1) * CUDA_WARP + lane; // of p.far
 
         if (splits == 1) {
             thin_give(j, s, by, plus, row);
@@ -329,9 +334,9 @@ __device__ static inline void thin_end(const struct thin_launch &p, const struct
             peer_send(sums + ((row >> p.peers_log) * splits + rank) * NARROW_SUMS + 4 * lane, s,
                       bar, row & (ends - 1));
         } else if (rank < splits - 1) {
-            thin_put(far + rank * CUDA_WARP, s);
+            thin_put(p.far + at + rank * CUDA_WARP, s);
         } else {
-            thin_give(j, thin_collect(far, splits, s), by, plus, row);
+            thin_give(j, thin_collect(p.far + at, splits, s), by, plus, row);
         }
     }
     if (splits == 1 || p.far || rank >= ends)

@@ -138,6 +138,7 @@ static void large(struct lab *l)
     exl3_product(l, 128, 10496, 3); /* more inputs than a block of thin.cuh takes */
     exl3_product(l, 128, 10496, 16);
     exl3_product(l, 7296, 1056, l->quick ? 3 : 16); /* sums meet in memory, on an H200 */
+    exl3_product(l, 3072, 1056, l->quick ? 3 : 16); /* and on a GB10 */
     lab_end(l);
 }
 
@@ -218,21 +219,126 @@ static void widths(struct lab *l)
 /* F-27: queues of one device have nothing in common. */
 static void two_queues(struct lab *l)
 {
-    static const int rows[][2] = { { 1, 1 }, { 3, 70 }, { 16, 16 }, { 8, 200 }, { 100, 130 } };
+    static const struct {
+        int outputs, inputs, rows[2];
+    } cases[] = {
+        { 1280, 2048, { 1, 1 } },   { 1280, 2048, { 3, 70 } },    { 1280, 2048, { 16, 16 } },
+        { 1280, 2048, { 8, 200 } }, { 1280, 2048, { 100, 130 } }, { 7296, 1056, { 2, 16 } },
+    };
 
     lab_begin(l, "F-27 queues");
-    for (int i = 0; i < COUNT(rows); i++) {
-        struct quant_shape s[2] = { { .groups = 1, .rows = rows[i][0] },
-                                    { .groups = 1, .rows = rows[i][1] } };
+    for (int i = 0; i < COUNT(cases); i++) {
+        struct quant_shape s[2] = { { .groups = 1, .rows = cases[i].rows[0] },
+                                    { .groups = 1, .rows = cases[i].rows[1] } };
         struct trial t[2];
 
         for (int k = 0; k < 2; k++) {
             qmats_type(QMATS_EXL3, &s[k].w);
-            s[k].w.rows = 1280;
-            s[k].w.cols = 2048;
+            s[k].w.rows = cases[i].outputs;
+            s[k].w.cols = cases[i].inputs;
             make_product(l, &s[k], &t[k]);
         }
         lab_beside(&t[0], &t[1], l->quick ? 2 : 200);
+    }
+    lab_end(l);
+}
+
+/* Shapes whose splits send their sums through memory: on an H200, on a GB10, on a device of four multiprocessors. */
+static const int through[][2] = { { 7296, 1056 }, { 3072, 1056 }, { 130, 2048 } };
+
+/* A row with a NaN and one with an infinity, which the first split has, beside one that is finite. */
+static void not_finite(struct lab *l)
+{
+    lab_begin(l, "not finite");
+    for (int i = 0; i < COUNT(through); i++) {
+        struct quant_shape s = { .groups = 1, .rows = 3 };
+        struct trial t;
+        float *x;
+
+        qmats_type(QMATS_EXL3, &s.w);
+        s.w.rows = through[i][0];
+        s.w.cols = through[i][1];
+        make_product(l, &s, &t);
+        x = t.buf[1].host;
+        x[0] = NAN;
+        x[s.w.cols + 1] = INFINITY;
+        lab_run(&t);
+    }
+    lab_end(l);
+}
+
+struct pair_shape {
+    struct mat w[2];
+    int rows;
+};
+
+/* One product of all rows, and another one row by row. */
+static void run_pair(const struct trial *t, const struct op_table *op, struct queue *q,
+                     void *const *b, int row, int rows)
+{
+    const struct pair_shape *s = t->shape;
+
+    for (int i = 0; i < 2; i++) {
+        struct mat w = s->w[i];
+
+        mat_place(&w, b[3 * i]);
+        for (int r = row, n = i ? 1 : rows; r < row + rows; r += n)
+            op->matmul(
+                q, &(struct matmul_args){ .w = &w,
+                                          .x = (float *)b[3 * i + 1] + (size_t)r * (size_t)w.cols,
+                                          .y = (float *)b[3 * i + 2] + (size_t)r * (size_t)w.rows,
+                                          .rows = n });
+    }
+}
+
+/* The same captured and launched three times, where graphs are. */
+static void run_replayed(const struct trial *t, const struct op_table *op, struct queue *q,
+                         void *const *b, int row, int rows)
+{
+    const struct backend_ops *ops = q->ops;
+    struct graph *g = NULL;
+
+    if (!(ops->caps & BACKEND_GRAPHS)) {
+        run_pair(t, op, q, b, row, rows);
+        return;
+    }
+    if (ops->graph_begin(q) < 0)
+        return;
+    run_pair(t, op, q, b, row, rows);
+    if (ops->graph_end(q, &g) < 0)
+        return;
+    for (int i = 0; i < 3; i++)
+        ops->graph_launch(q, g);
+    ops->wait(q);
+    ops->graph_close(g);
+}
+
+/* What sums went through is as it was, whatever shape and rows come next. */
+static void replayed(struct lab *l)
+{
+    static const int others[][2] = { { 5120, 4096 }, { 2944, 1056 }, { 256, 1184 } };
+
+    lab_begin(l, "replayed");
+    for (int i = 0; i < COUNT(through); i++) {
+        struct pair_shape s = { .rows = 3 };
+        struct trial t;
+
+        trial_begin(&t, l, run_replayed, &s, s.rows, "%d x %d and %d x %d", through[i][0],
+                    through[i][1], others[i][0], others[i][1]);
+        for (int k = 0; k < 2; k++) {
+            size_t bytes;
+            void *blob;
+
+            qmats_type(QMATS_EXL3, &s.w[k]);
+            s.w[k].rows = k ? others[i][0] : through[i][0];
+            s.w[k].cols = k ? others[i][1] : through[i][1];
+            blob = qmats_fill(l, &s.w[k], &bytes);
+            memcpy(trial_buf(&t, BUF_IN, BUF_BYTES, bytes, 0, 0), blob, bytes);
+            free(blob);
+            trial_in(&t, (size_t)s.rows * (size_t)s.w[k].cols, 1);
+            trial_out(&t, (size_t)s.w[k].rows, 2e-6 * sqrt(s.w[k].cols));
+        }
+        lab_run(&t);
     }
     lab_end(l);
 }
@@ -395,6 +501,8 @@ void ops_quant(struct lab *l)
     widths(l);
     two_queues(l);
     lists(l);
+    not_finite(l);
+    replayed(l);
     synth(l);
     refusals(l);
 }
