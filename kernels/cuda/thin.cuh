@@ -258,7 +258,9 @@ __device__ static inline float4 thin_sum(const float *parts, int n, int row)
 // reads them leaves zeros, so neither tickets nor fences stand between the one and the other.
 __device__ static inline uint32_t thin_word(float sum)
 {
-    return max(~f32_bits(sum), 1u);
+    uint32_t word = ~f32_bits(sum);
+
+    return word ? word : 1;
 }
 
 __device__ static inline void thin_put(uint4 *to, float4 s)
