@@ -79,6 +79,33 @@ __device__ static inline void rows_fetch(const struct route_args &a, int r0, int
     copy_commit();
 }
 
+// An input of a row by its four experts.
+__device__ static inline void row_add(const float4 &w, float v, float *sum)
+{
+    sum[0] = fmaf(w.x, v, sum[0]);
+    sum[1] = fmaf(w.y, v, sum[1]);
+    sum[2] = fmaf(w.z, v, sum[2]);
+    sum[3] = fmaf(w.w, v, sum[3]);
+}
+
+// Sums over the eight lanes of the same experts, of two rows, in the order in which lanes that keep all of them add up: with
+// each step they halve what they have. A lane gets the one of row lane / 4 % 2 whose number is lane / 8 % 2 * 2 + lane / 16.
+__device__ static inline float lanes_fold(float (&s)[8])
+{
+#pragma unroll
+    for (int n = 4, step = 4; n > 0; n /= 2, step *= 2) {
+        bool high = threadIdx.x & (unsigned)step;
+
+#pragma unroll
+        for (int i = 0; i < n; i++) {
+            float other = __shfl_xor_sync(FULL_MASK, high ? s[i] : s[i + n], step);
+
+            s[i] = (high ? s[i + n] : s[i]) + other;
+        }
+    }
+    return s[0];
+}
+
 // A warp: a row's sums of a tile, and its list of the best, ties by ascending id; place c of tile t is list[c * tiles + t]. Two
 // lanes have an expert, each holds it against half of the others.
 __device__ static inline void tile_end(const struct route_args &a, const float (*got)[MAT_TILE],
@@ -250,27 +277,33 @@ __global__ static void __launch_bounds__(THREADS, 3)
         rows_fetch(a, r0 + ROWS, min(ROWS, a.rows - r0 - ROWS), k0, cols, m.x[turn ^ 1]);
         copy_wait<1>();
         __syncthreads();
+        int r = 0;
 #pragma unroll 1
-        for (int r = 0; r < rows; r++) {
-            float4 sum = make_float4(0, 0, 0, 0);
+        for (; r + 1 < rows; r += 2) {
+            float s[8] = {};
 
 #pragma unroll
             for (int i = 0; i < STEPS; i++) {
-                float v = m.x[turn][r][(i * WARPS + warp) * 8 + lane / 4];
+                int k = (i * WARPS + warp) * 8 + lane / 4;
 
-                sum.x = fmaf(w[i].x, v, sum.x);
-                sum.y = fmaf(w[i].y, v, sum.y);
-                sum.z = fmaf(w[i].z, v, sum.z);
-                sum.w = fmaf(w[i].w, v, sum.w);
+                row_add(w[i], m.x[turn][r][k], s);
+                row_add(w[i], m.x[turn][r + 1][k], s + 4);
             }
-            for (int step = 4; step < CUDA_WARP; step *= 2) {
-                sum.x += __shfl_xor_sync(FULL_MASK, sum.x, step);
-                sum.y += __shfl_xor_sync(FULL_MASK, sum.y, step);
-                sum.z += __shfl_xor_sync(FULL_MASK, sum.z, step);
-                sum.w += __shfl_xor_sync(FULL_MASK, sum.w, step);
-            }
+            m.warp[warp][r + lane / 4 % 2][lane % 4 * 4 + lane / 8 % 2 * 2 + lane / 16] =
+                lanes_fold(s);
+        }
+        if (r < rows) {
+            float s[4] = {};
+
+#pragma unroll
+            for (int i = 0; i < STEPS; i++)
+                row_add(w[i], m.x[turn][r][(i * WARPS + warp) * 8 + lane / 4], s);
+            for (int step = 4; step < CUDA_WARP; step *= 2)
+#pragma unroll
+                for (int i = 0; i < 4; i++)
+                    s[i] += __shfl_xor_sync(FULL_MASK, s[i], step);
             if (lane < 4)
-                *(float4 *)&m.warp[warp][r][lane * 4] = sum;
+                *(float4 *)&m.warp[warp][r][lane * 4] = make_float4(s[0], s[1], s[2], s[3]);
         }
         if (r0 + ROWS >= a.rows)
             dependency_next(); // experts take all places that they find: until now others may need them
