@@ -114,6 +114,7 @@ static int fill_in(struct thin_launch *t, const struct strip_launch *p, int n)
     t->rows = p->rows;
     t->groups = p->groups;
     t->cols = p->w.cols;
+    t->aligned = p->w.cols % 4 == 0 && (uintptr_t)p->from % sizeof(float4) == 0;
     t->pieces = strip_pieces(p->w);
     t->by_parts = (uint32_t)((((uint64_t)1 << 32) - 1) / (unsigned)(p->splits * STRIP_WARPS) + 1);
     t->strip = (int)(mat_strip_bytes(p->w.dtype, &p->w.q, p->w.cols) / sizeof(uint4));

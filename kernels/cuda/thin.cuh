@@ -33,6 +33,7 @@ struct thin_launch {
     int parts;         // and sums of warps
     int blocks_log;    // of inputs a split has at most so many blocks of 128
     int peers_log;     // so many of the splits finish rows, row i the one that i ends in
+    bool aligned;      // rows of inputs begin where 16 bytes do
     // NULL: splits are a cluster; else the last of a strip finishes the rows, and has what the others send it here,
     // [strips][rows][splits - 1][CUDA_WARP].
     uint4 *far;
@@ -146,6 +147,148 @@ __device__ static inline void thin_inputs(const struct thin_launch &p, const str
         now = next;
         is = more;
         more = more && take(next);
+    }
+}
+
+// Several rows at a time: 128 inputs of four rows by a warp, a row by eight lanes. Lane l of them has 16 values, at first
+// 64 (l / 4) + 4 (l % 4) + 16 c + e, as v[4 c + e], at the end those that lie together (strip_lay), at
+// 64 c + 16 (l % 4) + 8 (l / 4), as v[8 c] on.
+#define THIN_QUAD 4
+
+struct thin_quad {
+    float4 v[4];
+    uint2 su[4];
+};
+
+__device__ static inline int thin_place(int k0)
+{
+    int l = (int)threadIdx.x % 8;
+
+    return k0 + l / 4 * STRIP_UNIT + l % 4 * 4;
+}
+
+// The lane's of suh; k0: the block's first input.
+__device__ static inline void thin_signs(const struct thin_job &j, int k0, struct thin_quad &f)
+{
+#pragma unroll
+    for (int c = 0; c < 4; c++)
+        f.su[c] = *(const uint2 *)(j.suh + thin_place(k0) + 16 * c);
+}
+
+__device__ static inline void thin_rows_take(const struct thin_launch &p, const struct thin_job &j,
+                                             int row, int k0, struct thin_quad &f)
+{
+    int at = min(row + (int)threadIdx.x % CUDA_WARP / 8, j.n - 1), k = thin_place(k0);
+    const float *from = j.from + (size_t)at * (size_t)p.groups * (size_t)p.cols + k;
+
+#pragma unroll
+    for (int c = 0; c < 4; c++)
+        f.v[c] = k + 16 * c < p.cols ? *(const float4 *)(from + 16 * c) : make_float4(0, 0, 0, 0);
+}
+
+// Sums and differences of values of a lane and of lane ^ `step`: the one does those of `a` and the other those of `b`, so
+// each sends half of what it has. The sum is where `a` was and the difference where `b` was, negated in lanes that
+// have bit `step`.
+__device__ static inline void butterfly_across(float *a, float *b, int step)
+{
+    bool high = threadIdx.x & (unsigned)step;
+    float mine = high ? *b : *a, other = __shfl_xor_sync(FULL_MASK, high ? *a : *b, step);
+
+    *a = mine + other;
+    *b = mine - other;
+}
+
+// As rotate and put_rotated do it, strides 1, 2 .. 64, each value with the same steps. Signs that butterfly_across leaves
+// turn every value that they reach as a whole, so the scale takes them away.
+__device__ static inline void thin_rows_put(const struct thin_quad &f, uint16_t *unit, bool live)
+{
+    int l = (int)threadIdx.x % 8;
+    float v[16], scale[4];
+
+#pragma unroll
+    for (int c = 0; c < 4; c++) {
+        float *u = &v[4 * c];
+
+        u[0] = f.v[c].x * f16_of(f.su[c], 0);
+        u[1] = f.v[c].y * f16_of(f.su[c], 1);
+        u[2] = f.v[c].z * f16_of(f.su[c], 2);
+        u[3] = f.v[c].w * f16_of(f.su[c], 3);
+        butterfly(&u[0], &u[1]);
+        butterfly(&u[2], &u[3]);
+        butterfly(&u[0], &u[2]);
+        butterfly(&u[1], &u[3]);
+    }
+#pragma unroll
+    for (int step = 1; step <= 2; step *= 2)
+#pragma unroll
+        for (int i = 0; i < 16; i += 4) {
+            butterfly_across(&v[i], &v[i + 2], step);
+            butterfly_across(&v[i + 1], &v[i + 3], step);
+        }
+#pragma unroll
+    for (int step = 4; step <= 8; step *= 2)
+#pragma unroll
+        for (int i = 0; i < 16; i++)
+            if (!(i & step))
+                butterfly(&v[i], &v[i + step]);
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        butterfly_across(&v[i], &v[i + 8], 4);
+    scale[0] = (l & 3) == 3 ? -EXL3_SCALE : EXL3_SCALE;
+    scale[1] = l & 2 ? -scale[0] : scale[0];
+    scale[2] = l & 4 ? -scale[0] : scale[0];
+    scale[3] = l & 4 ? -scale[1] : scale[1];
+#pragma unroll
+    for (int c = 0; c < 2; c++) {
+        uint32_t w[4];
+
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            float by = scale[2 * c + i % 2];
+
+            w[i] = f16_nearest(v[8 * c + 2 * i] * by) |
+                   (uint32_t)f16_nearest(v[8 * c + 2 * i + 1] * by) << 16;
+        }
+        if (live)
+            *(uint4 *)(unit + c * STRIP_UNIT + l % 4 * 16 + l / 4 * 8) =
+                make_uint4(w[0], w[1], w[2], w[3]);
+    }
+}
+
+// Where a warp's next four rows are, `b` blocks further on than those of `row`.
+__device__ static inline void thin_quad_at(int blocks, int &row, int &b)
+{
+    for (; b >= blocks; b -= blocks)
+        row += THIN_QUAD;
+}
+
+// The same inputs as thin_inputs makes, of rows that begin where 16 bytes do. f: the lane's signs of the warp's first
+// ones, of block b from row `row` on.
+template <class F>
+__device__ static inline void
+thin_inputs_many(const struct thin_launch &p, const struct thin_job &j, struct thin_quad f, int row,
+                 int b, int warps, uint16_t *x, const F &asked)
+{
+    int mine = (int)threadIdx.x % CUDA_WARP / 8, low = j.low * STRIP_UNIT;
+
+    if (row < j.n)
+        thin_rows_take(p, j, row, low + b * EXL3_BLOCK, f);
+    if (p.later) {
+        __syncthreads();
+        asked();
+    }
+    while (row < j.n) {
+        struct thin_quad now = f;
+        uint16_t *unit = x + (row + mine) * p.ld + b * EXL3_BLOCK;
+        bool live = row + mine < j.n;
+
+        b += warps;
+        thin_quad_at(j.blocks, row, b);
+        if (row < j.n) {
+            thin_signs(j, low + b * EXL3_BLOCK, f);
+            thin_rows_take(p, j, row, low + b * EXL3_BLOCK, f);
+        }
+        thin_rows_put(now, unit, live);
     }
 }
 
@@ -407,13 +550,24 @@ __global__ static void __launch_bounds__(STRIP_THREADS *SHARES, BLOCKS)
     }
     int n0 = j.strip * EXL3_BLOCK + 4 * lane, b0 = warp & ((1 << p.blocks_log) - 1);
     uint2 by = *(const uint2 *)(j.m->svh + n0), plus = make_uint2(0, 0), su = plus;
+    auto asked = [&]() { bring(j.mid, j.end, rest); };
 
     if (j.m->bias)
         plus = *(const uint2 *)(j.m->bias + n0);
-    if (b0 < j.blocks)
-        su = *(const uint2 *)(j.suh + j.low * STRIP_UNIT + b0 * EXL3_BLOCK + 4 * lane);
-    dependency_settle();
-    thin_inputs(p, j, su, WARPS, inputs, [&]() { bring(j.mid, j.end, rest); });
+    if (j.n > 1 && j.blocks > 0 && p.aligned) {
+        struct thin_quad f = {};
+        int row = 0, b = warp;
+
+        thin_quad_at(j.blocks, row, b);
+        thin_signs(j, j.low * STRIP_UNIT + b * EXL3_BLOCK, f);
+        dependency_settle();
+        thin_inputs_many(p, j, f, row, b, WARPS, inputs, asked);
+    } else {
+        if (b0 < j.blocks)
+            su = *(const uint2 *)(j.suh + j.low * STRIP_UNIT + b0 * EXL3_BLOCK + 4 * lane);
+        dependency_settle();
+        thin_inputs(p, j, su, WARPS, inputs, asked);
+    }
     __syncthreads();
     if (cluster)
         gang_wait(); // all of the cluster expect sums
@@ -430,7 +584,8 @@ __global__ static void __launch_bounds__(STRIP_THREADS *SHARES, BLOCKS)
         thin_share<C, NT, SHARES, C::BOOKS - 1>(share, codes, j, x, mine, rest, acc);
     else
         thin_share<C, NT, SHARES, 0>(share, codes, j, x, mine, rest, acc);
-    dependency_next();
+    if (NT == 1) // many rows' sums take longer beside blocks that come in
+        dependency_next();
     if (p.parts == p.held)
         __syncthreads(); // codes have been read
     thin_keep(acc, parts, part, share, j.n);
