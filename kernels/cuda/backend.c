@@ -16,7 +16,8 @@
 #define WEIGHT_CHUNK ((size_t)8 << 20)
 #define RING_BYTES ((size_t)4 << 20)
 #define SCRATCH_BYTES ((size_t)256 << 20)
-#define TICKET_BYTES ((CUDA_TICKETS + CUDA_SEATED * CUDA_SEATS) * sizeof(uint32_t))
+#define TICKET_WORDS (CUDA_TICKETS + CUDA_SEATED * CUDA_SEATS)
+#define TICKET_BYTES ((TICKET_WORDS + CUDA_LOOSE) * sizeof(uint32_t))
 #define COUNT_BYTES ((size_t)CUDA_WORKERS * INDEX_COUNT)
 #define SIDE_BYTES ((size_t)16 << 20) /* scratch of a lane beside: windows of few rows go there */
 
@@ -101,7 +102,7 @@ static int prepare(struct cuda_device *d)
     if (e == cudaSuccess)
         e = cuda_crowd_limits(d->shared_max, &d->crowds);
     if (e == cudaSuccess)
-        e = cuda_gang_limits(d->shared_max, &d->gangs);
+        e = cuda_gang_limits(d->shared_max, d->shared_sm, &d->gangs);
     if (e == cudaSuccess)
         e = cuda_markov_limits(d->shared_max);
     if (e == cudaSuccess)
@@ -290,6 +291,7 @@ static int lane_open(struct device *d, struct cuda_lane *l, size_t scratch_bytes
     if (r == 0)
         r = cuda_alloc(d, TICKET_BYTES, &tickets);
     l->tickets = tickets;
+    l->loose = l->tickets ? l->tickets + TICKET_WORDS : NULL;
     if (r == 0)
         r = cuda_alloc(d, COUNT_BYTES, &counts);
     l->counts = counts;

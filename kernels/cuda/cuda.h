@@ -57,7 +57,7 @@ struct cuda_device {
     int shared_max; /* bytes of shared memory a block may ask for */
     int sms;
     int shared_sm; /* bytes of shared memory that a multiprocessor has */
-    bool gangs;    /* blocks of attention can share memory */
+    int gangs;     /* of attention that are clusters at once, two blocks a multiprocessor; 0: none */
     bool crowds;   /* EXL3 experts of many rows go to crowd.cu */
     int wide;      /* rows up to which a site's gangs have 16 blocks; 0: none does */
     bool told;     /* that a call of attention does not fit into what they share */
@@ -75,6 +75,7 @@ struct cuda_landing {
 #define CUDA_SEATS 64          /* places of a multiprocessor for warps, a word each */
 #define CUDA_SEATED 256        /* multiprocessors that have them */
 #define CUDA_MEETING (2 << 20) /* bytes in which blocks' sums meet: of 256 blocks, 16 rows of 128 */
+#define CUDA_LOOSE (40 << 10)  /* words of gangs that are no clusters (gang.cu) */
 #define INDEX_COUNT (17 << 10) /* bytes that a row's selection counts in */
 
 /* Copies of one kernel: from pinned memory or to it. */
@@ -108,6 +109,7 @@ struct cuda_lane {
     size_t scratch_bytes;
     uint32_t *tickets; /* device memory, [CUDA_TICKETS]: zero between ops; seats of few.cuh behind */
     void *meeting;     /* device memory, [CUDA_MEETING] bytes: zero between ops */
+    uint32_t *loose;   /* device memory, [CUDA_LOOSE]: zero between ops, of gangs that are no clusters */
     void *counts;      /* [CUDA_WORKERS][INDEX_COUNT] bytes: zero between ops */
     bool ahead;        /* it has ops that the queue's stream has not met yet */
     bool apart;        /* the next kernel is the first of a section */
@@ -172,7 +174,8 @@ void cuda_mark(const char *name);
 /* cuda_*_limits - let the kernels of a file use shared_max bytes of shared memory a block. */
 cudaError_t cuda_attend_limits(int shared_max);
 cudaError_t cuda_crowd_limits(int shared_max, bool *can); /* whether crowd.cu is for this device */
-cudaError_t cuda_gang_limits(int shared_max, bool *can); /* whether blocks can be gangs */
+/* gangs: how many of attention's fit as clusters where a multiprocessor has two blocks, 0: none */
+cudaError_t cuda_gang_limits(int shared_max, int shared_sm, int *gangs);
 cudaError_t cuda_markov_limits(int shared_max);
 cudaError_t cuda_select_limits(int shared_max);
 cudaError_t cuda_sheet_limits(int shared_max);

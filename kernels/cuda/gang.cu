@@ -6,7 +6,8 @@
 // the largest logit, and for the sums, of which each block gets those of its share of the dimensions sent. How
 // keys are dealt out depends on the number of keys of the row alone, and shares are added in order; how many heads
 // a gang has changes nothing in any of them. Where a block has little shared memory (TIGHT), logits and sums lie closer;
-// they are the same ones.
+// they are the same ones. Clusters do not fit everywhere on a device; where they would come in turns a gang is eight blocks that
+// meet in memory (LOOSE), and adds up the same sums.
 #include "kernels/cuda/gang_keys.cuh"
 #include "kernels/cuda/turn.cuh"
 
@@ -257,15 +258,14 @@ __device__ static inline void gang_logits(const uint16_t *head, const uint16_t *
 // The same for heads that are no bf16 numbers, from the heads as they came.
 template <int DIM, bool TIGHT>
 __device__ __noinline__ static void logits_of_planes(const struct attend_args &a,
-                                                     const struct gang_turn &turn, int room,
-                                                     int tall, int keys)
+                                                     const struct gang_turn &turn, int row, int h0,
+                                                     int room, int tall, int keys)
 {
     extern __shared__ __align__(16) unsigned char dynamic[];
     const uint16_t *key = (const uint16_t *)dynamic;
     int lane = (int)threadIdx.x % CUDA_WARP, warp = (int)threadIdx.x / CUDA_WARP;
     int k0 = warp % QUARTERS * (DIM / QUARTERS), tile0 = warp / QUARTERS;
-    int h0 = (int)blockIdx.y * tall;
-    const float *q = a.q + ((size_t)blockIdx.z * (size_t)a.heads + (size_t)h0) * DIM;
+    const float *q = a.q + ((size_t)row * (size_t)a.heads + (size_t)h0) * DIM;
     struct gang_sums m = {};
 
 #pragma unroll 1
@@ -313,7 +313,8 @@ __device__ static inline void sums_send(float x0, float y0, float x1, float y1, 
 // the keys were.
 template <int DIM, bool TIGHT>
 __device__ static void gang_values(const uint16_t *weight, const float *prob, const uint16_t *key,
-                                   int keys, int heads, float *far, float *share, uint64_t *come)
+                                   int keys, int rank, int heads, float *far, float *share,
+                                   uint64_t *come)
 {
     constexpr int LD = DIM + PAD, COLS = DIM / WARPS < 16 ? 16 : DIM / WARPS, TILES = COLS / 8;
     constexpr int WIDE = DIM / GANG + PAD;
@@ -366,7 +367,7 @@ __device__ static void gang_values(const uint16_t *weight, const float *prob, co
         gang_meet(); // no block needs its keys
     if (n0 >= DIM)
         return;
-    to = (far ? far + (size_t)peer * (GANG * TALL * WIDE) : share) + (int)blockIdx.x * TALL * WIDE +
+    to = (far ? far + (size_t)peer * (GANG * TALL * WIDE) : share) + rank * TALL * WIDE +
          n0 % (DIM / GANG) + lane % 4 / 2 * 4;
     if (heads <= 8) { // of two lanes the one has four columns of a tile, the other of the next one
         to += r * WIDE + odd * 8;
@@ -397,10 +398,72 @@ enum gang_way {
     GANG_SENT     // room of their own in shared memory
 };
 
+// Of gangs that are no clusters, in memory and zero between launches: which block of all is the next to begin; of each
+// gang the largest logits, [GANG][TALL], each with a word that says that it is there; and how many have stored their sums, a
+// line each.
+struct gang_loose {
+    uint32_t *begun, *stored;
+    uint4 *most;
+};
+
+#define LOOSE_NAP 20   // ns between two looks at what others count
+#define LOOSE_LINE 32  // words from one gang's count to the next
+#define LOOSE_GANGS 64 // of a launch, at most
+
+// Which block this is: places are dealt out as blocks begin. So of one gang at most not all blocks have begun, and they are
+// the next ones to: those of every other gang need nothing more, end, and leave room. Nobody waits for ever, whatever
+// else runs and in whatever order blocks come in; that all of them find room at once is only for speed.
+__device__ static inline int loose_place(const struct gang_loose &l)
+{
+    __shared__ uint32_t place;
+
+    if (threadIdx.x == 0)
+        place = counter_turn(l.begun, gridDim.x * gridDim.y * gridDim.z - 1);
+    __syncthreads();
+    return (int)place;
+}
+
+// The largest of all blocks' logits of head h, by a warp whose block has `most`.
+__device__ static inline float loose_most(uint4 *at, int rank, int h, float most)
+{
+    int lane = (int)threadIdx.x % CUDA_WARP;
+    uint64_t bits, there;
+
+    if (lane == 0)
+        pair_write(at + rank * TALL + h, f32_bits(most), 1);
+    if (lane < GANG) {
+        float other;
+
+        do
+            pair_read(at + lane * TALL + h, &bits, &there);
+        while (!there);
+        other = f32_from_bits((uint32_t)bits);
+        most = other > most ? other : most;
+    }
+    return warp_max(most);
+}
+
+// What all blocks of the gang stored is seen by all of them; then nothing of the gang is left that is not zero.
+__device__ static inline void loose_meet(uint32_t *stored, uint4 *most)
+{
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        counter_turn(stored, 2 * GANG - 1);
+        while (counter_read(stored) < GANG)
+            __nanosleep(LOOSE_NAP);
+    }
+    __syncthreads();
+    if (threadIdx.x == 0)
+        counter_turn(stored, 2 * GANG - 1);
+    if (threadIdx.x < TALL)
+        pair_write(most + threadIdx.x, 0, 0);
+}
+
 // A gang a row and `tall` heads. Bound by the time of its steps, not by bytes or products.
-template <int DIM, bool TIGHT>
+template <int DIM, bool TIGHT, bool LOOSE>
 __global__ static void __launch_bounds__(THREADS, DIM == 128 ? 1 : 2)
-    attend_gang(const __grid_constant__ attend_args a, int room, int tall, enum gang_way way)
+    attend_gang(const __grid_constant__ attend_args a, int room, int tall, enum gang_way way,
+                struct gang_loose loose)
 {
     extern __shared__ __align__(16) unsigned char dynamic[];
     __shared__ float most_of[GANG][TALL], sum_of[GANG][TALL]; // of every block's keys
@@ -409,7 +472,10 @@ __global__ static void __launch_bounds__(THREADS, DIM == 128 ? 1 : 2)
     constexpr int MINE = DIM / GANG, WIDE = MINE + PAD; // dimensions that a block finishes
     constexpr int OWN = GANG_KEYS / CUDA_WARP;          // keys of a lane
     constexpr bool BULK = DIM == 512;                   // rows are pieces of 16 bytes
-    int rank = (int)blockIdx.x, h0 = (int)blockIdx.y * tall, row = (int)blockIdx.z;
+    int place = LOOSE ? loose_place(loose) : (int)blockIdx.x;
+    int rank = LOOSE ? place % GANG : place, gang = LOOSE ? place / GANG : 0;
+    int row = LOOSE ? gang / (int)gridDim.y : (int)blockIdx.z;
+    int h0 = (LOOSE ? gang % (int)gridDim.y : (int)blockIdx.y) * tall;
     int t = (int)threadIdx.x, lane = t % CUDA_WARP, h = t / CUDA_WARP;
     int heads = min(tall, a.heads - h0), share, from, keys, mine, ld, chosen;
     size_t at = ((size_t)row * (size_t)a.heads + (size_t)h0) * DIM;
@@ -432,7 +498,8 @@ __global__ static void __launch_bounds__(THREADS, DIM == 128 ? 1 : 2)
         barrier_expect(&sums_come,
                        GANG * heads * (int)sizeof(float) * (1 + (way == GANG_SENT ? MINE : 0)));
     }
-    gang_begin(); // memory of a block that has not begun is nobody's
+    if (!LOOSE)
+        gang_begin(); // memory of a block that has not begun is nobody's
     dependency_wait();
     head = heads_fetch<DIM>(a.q + at, heads);
     chosen = a.more.base && t < a.topk ? w.sel[t] : -1;
@@ -472,7 +539,7 @@ __global__ static void __launch_bounds__(THREADS, DIM == 128 ? 1 : 2)
     }
     keys_decode<DIM>(w.win - from, mine, keys, key);
     if (__syncthreads_or(rest != 0))
-        logits_of_planes<DIM, TIGHT>(a, turn, room, tall, keys);
+        logits_of_planes<DIM, TIGHT>(a, turn, row, h0, room, tall, keys);
     else if (keys <= 32)
         gang_logits<DIM, 1, TIGHT>(head_at, key, keys, logit);
     else if (keys <= 96)
@@ -495,16 +562,21 @@ __global__ static void __launch_bounds__(THREADS, DIM == 128 ? 1 : 2)
         most = l[i] > most ? l[i] : most;
     }
     most = warp_max(most);
-    gang_wait();
-    if (lane < GANG && h < heads)
-        peer_send(&most_of[rank][h], most, &most_come, lane);
-    barrier_wait(&most_come, 0);
-    if (h < heads) {
+    if constexpr (LOOSE) {
+        if (h < heads)
+            most = loose_most(loose.most + gang * (GANG * TALL), rank, h, most);
+    } else {
+        gang_wait();
+        if (lane < GANG && h < heads)
+            peer_send(&most_of[rank][h], most, &most_come, lane);
+        barrier_wait(&most_come, 0);
+        if (h < heads) {
 #pragma unroll
-        for (int i = 0; i < GANG; i++) {
-            float other = most_of[i][h];
+            for (int i = 0; i < GANG; i++) {
+                float other = most_of[i][h];
 
-            most = other > most ? other : most;
+                most = other > most ? other : most;
+            }
         }
     }
 #pragma unroll
@@ -525,17 +597,25 @@ __global__ static void __launch_bounds__(THREADS, DIM == 128 ? 1 : 2)
     sum = warp_sum(sum);
     if (rank == 0 && h < heads)
         sum += expf(sink - most);
-    if (lane < GANG && h < heads)
-        peer_send(&sum_of[rank][h], sum, &sums_come, lane);
-    far = !TIGHT && way == GANG_THROUGH
+    far = LOOSE ? a.scratch + gang * (GANG * GANG * TALL * WIDE)
+          : !TIGHT && way == GANG_THROUGH
               ? a.scratch + (blockIdx.z * gridDim.y + blockIdx.y) * (GANG * GANG * TALL * WIDE)
               : NULL;
+    if (lane < GANG && h < heads) {
+        if (LOOSE)
+            far[((lane * GANG + rank) * TALL + h) * WIDE + MINE] = sum;
+        else
+            peer_send(&sum_of[rank][h], sum, &sums_come, lane);
+    }
     __syncthreads();
-    gang_values<DIM, TIGHT>(a.round == ROUND_BF16 ? weight : NULL, logit, key, keys, heads, far,
-                            sums, &sums_come);
-    if (far)
+    gang_values<DIM, TIGHT>(a.round == ROUND_BF16 ? weight : NULL, logit, key, keys, rank, heads,
+                            far, sums, &sums_come);
+    if (LOOSE)
+        loose_meet(loose.stored + gang * LOOSE_LINE, loose.most + (gang * GANG + rank) * TALL);
+    else if (far)
         gang_meet();
-    barrier_wait(&sums_come, 0);
+    if (!LOOSE)
+        barrier_wait(&sums_come, 0);
     for (int i = t; i < heads * (MINE / 4); i += THREADS) {
         int c = i % (MINE / 4) * 4, col = value_of(rank * MINE + c);
         float4 v = make_float4(0, 0, 0, 0);
@@ -553,7 +633,8 @@ __global__ static void __launch_bounds__(THREADS, DIM == 128 ? 1 : 2)
             v.y += part.y;
             v.z += part.z;
             v.w += part.w;
-            total += sum_of[g][h];
+            total +=
+                LOOSE ? __ldcg(far + ((rank * GANG + g) * TALL + h) * WIDE + MINE) : sum_of[g][h];
         }
         by = inverse(total);
         by = fmaf(fmaf(-total, by, 1), by, by);
@@ -579,6 +660,12 @@ static constexpr bool may_be_tight(int dim)
     return dim > 128;
 }
 
+// Gangs that are no clusters: of many keys, where two blocks fit.
+static constexpr bool may_be_loose(int dim)
+{
+    return dim == 512;
+}
+
 // What a block needs.
 static size_t room_bytes(int dim, int keys, bool tight, enum gang_way way)
 {
@@ -592,11 +679,19 @@ static size_t room_bytes(int dim, int keys, bool tight, enum gang_way way)
 
 template <int DIM>
 static void gang_launch(struct queue *q, const struct attend_args *a, int room, int tall,
-                        enum gang_way way, bool tight)
+                        enum gang_way way, bool tight, bool loose)
 {
-    launch_cluster(q, tight ? attend_gang<DIM, may_be_tight(DIM)> : attend_gang<DIM, false>, GANG,
+    uint32_t *count = cuda_lane(q)->loose;
+    struct gang_loose l = { count, count + LOOSE_LINE,
+                            (uint4 *)(count + (1 + LOOSE_GANGS) * LOOSE_LINE) };
+
+    launch_cluster(q,
+                   loose   ? attend_gang<DIM, false, may_be_loose(DIM)>
+                   : tight ? attend_gang<DIM, may_be_tight(DIM), false>
+                           : attend_gang<DIM, false, false>,
+                   loose ? 1 : GANG,
                    dim3(GANG, blocks_for((size_t)a->heads, tall), (unsigned)a->rows), THREADS,
-                   room_bytes(DIM, room, tight, way), *a, room, tall, way);
+                   room_bytes(DIM, room, tight, way), *a, room, tall, way, l);
 }
 
 // Rows of a state begin where words of `align` bytes do.
@@ -634,6 +729,12 @@ bool attend_by_gang(struct queue *q, const struct attend_args *a, int keys)
     enum gang_way way = tight || !through || gang_blocks(a, tall) + GANG <= (unsigned)d->sms
                             ? GANG_SENT
                             : GANG_THROUGH;
+    // all blocks find room, but not as clusters: the last of these would begin when the first have ended
+    bool loose = may_be_loose(a->dim) && way == GANG_THROUGH &&
+                 gang_blocks(a, tall) > GANG * (unsigned)d->gangs &&
+                 gang_blocks(a, tall) <= 2 * (unsigned)d->sms &&
+                 gang_blocks(a, tall) <= LOOSE_GANGS * GANG &&
+                 two_fit(d, room_bytes(a->dim, room, false, way));
 
     if (!d->gangs || a->win.codec != CODEC_QW || (a->more.base && a->more.codec != CODEC_QC) ||
         !aligned(a->win, a->dim == 512 ? 16 : 4) ||
@@ -650,44 +751,58 @@ bool attend_by_gang(struct queue *q, const struct attend_args *a, int keys)
         return false;
     }
     if (a->dim == 512)
-        gang_launch<512>(q, a, room, tall, way, tight);
+        gang_launch<512>(q, a, room, tall, way, tight, loose);
     else if (a->dim == 256)
-        gang_launch<256>(q, a, room, tall, way, tight);
+        gang_launch<256>(q, a, room, tall, way, tight, loose);
     else
-        gang_launch<128>(q, a, room, tall, way, tight);
+        gang_launch<128>(q, a, room, tall, way, tight, loose);
     return true;
 }
 
 template <int DIM> static cudaError_t gang_room(int shared_max)
 {
-    cudaError_t e = shared_room(attend_gang<DIM, false>, shared_max);
+    cudaError_t e = shared_room(attend_gang<DIM, false, false>, shared_max);
 
-    return e == cudaSuccess ? shared_room(attend_gang<DIM, may_be_tight(DIM)>, shared_max) : e;
+    if (e == cudaSuccess)
+        e = shared_room(attend_gang<DIM, may_be_tight(DIM), false>, shared_max);
+    if (e == cudaSuccess)
+        e = shared_room(attend_gang<DIM, false, may_be_loose(DIM)>, shared_max);
+    return e;
 }
 
-extern "C" cudaError_t cuda_gang_limits(int shared_max, bool *can)
+// How many gangs of blocks of so many bytes are clusters at once.
+static int gangs_of(size_t bytes)
 {
     cudaLaunchAttribute attr = {};
     cudaLaunchConfig_t c = {};
     int gangs = 0;
+
+    attr.id = cudaLaunchAttributeClusterDimension;
+    attr.val.clusterDim.x = GANG;
+    attr.val.clusterDim.y = attr.val.clusterDim.z = 1;
+    c.gridDim = GANG;
+    c.blockDim = THREADS;
+    c.dynamicSmemBytes = bytes;
+    c.attrs = &attr;
+    c.numAttrs = 1;
+    if (cudaOccupancyMaxActiveClusters(&gangs, attend_gang<512, false, false>, &c) == cudaSuccess)
+        return gangs;
+    (void)cudaGetLastError(); // a device without clusters of such blocks
+    return 0;
+}
+
+extern "C" cudaError_t cuda_gang_limits(int shared_max, int shared_sm, int *gangs)
+{
+    size_t most = (size_t)(shared_max - SHARED_STATIC);
+    size_t half = (size_t)(shared_sm / 2 - SHARED_STATIC - SHARED_KEPT);
     cudaError_t e = gang_room<512>(shared_max);
 
     if (e == cudaSuccess)
         e = gang_room<256>(shared_max);
     if (e == cudaSuccess)
         e = gang_room<128>(shared_max);
-    attr.id = cudaLaunchAttributeClusterDimension;
-    attr.val.clusterDim.x = GANG;
-    attr.val.clusterDim.y = attr.val.clusterDim.z = 1;
-    c.gridDim = GANG;
-    c.blockDim = THREADS;
-    c.dynamicSmemBytes = (size_t)(shared_max - SHARED_STATIC);
-    c.attrs = &attr;
-    c.numAttrs = 1;
     if (e != cudaSuccess)
         return e;
-    if (cudaOccupancyMaxActiveClusters(&gangs, attend_gang<512, false>, &c) != cudaSuccess)
-        (void)cudaGetLastError(); // a device without clusters of such blocks
-    *can = gangs > 0;
+    *gangs = gangs_of(most) > 0 ? gangs_of(half < most ? half : most) : 0;
     return cudaSuccess;
 }

@@ -233,6 +233,9 @@ static void attend(struct lab *l)
          * laid out closer */
         { CODEC_QW, CODEC_QC, 96, 512, 128, 200, 0, 900, 0, ATTEND_CAUSAL, ROUND_BF16, 64 },
         { CODEC_QW, CODEC_QC, 112, 512, 128, 300, 0, 900, 0, ATTEND_CAUSAL, ROUND_BF16, 64 },
+        /* 32 gangs of 16 rows: on 132 multiprocessors all blocks fit at once, but not as clusters */
+        { CODEC_QW, CODEC_QC, 32, 512, 128, 512, 0, 900, 0, ATTEND_CAUSAL, ROUND_BF16, 64 },
+        { CODEC_QW, CODEC_QC, 32, 512, 128, 512, 0, 900, 0, ATTEND_CAUSAL, ROUND_NONE, 64 },
         { CODEC_QW, CODEC_QC, 33, 512, 128, 512, 0, 700, 0, ATTEND_CAUSAL, ROUND_BF16, 64, 40 },
         { CODEC_QW, CODEC_QC, 1, 512, 128, 512, 0, 700, 0, ATTEND_CAUSAL, ROUND_NONE, 64 },
         { CODEC_QW, CODEC_QC, 9, 256, 128, 896, 0, 1000, 0, ATTEND_CAUSAL, ROUND_BF16 },
