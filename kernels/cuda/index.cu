@@ -2,7 +2,7 @@
 // exact best of them.
 //
 //   score_keys   order words of all competing entries, and how many have which first digit: every
-//                multiprocessor, where a row has many entries
+//                multiprocessor, where a row has many entries; score_lots where copies can bring the keys
 //   pick_gang    a gang of blocks (a cluster) a row. Its first block gets a list in ascending order of
 //                entries: all of them where they are few and the gang scores them, else those that
 //                the first digit leaves. There it finds the bound digit by digit. Where too many are left
@@ -107,13 +107,107 @@ __global__ static void __launch_bounds__(THREADS, 1) score_keys(const __grid_con
 #pragma unroll 1
     for (int half = 0; at < f.size; half ^= 1) {
         side_load(a, f, keys, half ? at + stride : at + SIDE, &next);
-        side_scores<TILES>(
+        side_scores<TILES, false>(
             now, wt, [&](int h, int b) { return q[h][b]; }, hits + half * SIDE * HIT_LINE);
         now = next;
         if (!half)
             continue;
         __syncwarp();
         if (at + lane < f.size) {
+            uint32_t w = hits_word<TILES>(a, hits + lane * HIT_LINE);
+
+            word[at + lane] = w;
+            atomicAdd(&count[first_digit(w)], 1);
+        }
+        __syncwarp();
+        at += stride;
+    }
+    __syncthreads();
+    for (int i = (int)threadIdx.x; i < DIGITS; i += THREADS)
+        if (count[i])
+            atomicAdd(&x.count[blockIdx.y].first[i], count[i]);
+}
+
+// The same of all entries where their keys lie behind each other: a lot comes as one copy. The second ones wait for the
+// queries, so that the first ones are there when these are.
+#define LOT_BYTES (LOT * ROW_WORDS * (int)sizeof(uint32_t))
+#define LOTS 2 // of a warp there is room for
+
+template <int TILES>
+__global__ static void __launch_bounds__(THREADS, 1) score_lots(const __grid_constant__ indexing x)
+{
+    __shared__ struct field f;
+    __shared__ __align__(16) uint32_t staged[TILES * 8 * QUERY_LINE];
+    __shared__ uint32_t count[DIGITS];
+    __shared__ __align__(8) float wt[HEADS_MAX];
+    __shared__ uint64_t come[WARPS][LOTS];
+    extern __shared__ __align__(16) unsigned char dynamic[];
+    const struct select_args &a = x.a;
+    int lane = (int)threadIdx.x % CUDA_WARP, warp = (int)threadIdx.x / CUDA_WARP;
+    int r = x.row0 + (int)blockIdx.y, stride = (int)gridDim.x * WARPS * LOT;
+    int at = (warp * (int)gridDim.x + (int)blockIdx.x) * LOT, size;
+    unsigned char *lot = dynamic + warp * LOTS * LOT_BYTES;
+    float *hits = (float *)(dynamic + WARPS * LOTS * LOT_BYTES) + warp * LOT * HIT_LINE;
+    uint32_t *word = (uint32_t *)a.scratch + (size_t)blockIdx.y * (size_t)a.keys.cap;
+    const unsigned char *keys;
+    struct query_part<TILES> part;
+    uint4 q[TILES][DIM / 32];
+    auto query = [&](int h, int b) { return q[h][b]; };
+    auto bring = [&](int first, int to) {
+        int bytes = (size - first) * ROW_WORDS * (int)sizeof(uint32_t) + 15 & ~15;
+
+        if (lane > 0 || first >= size)
+            return;
+        bytes = min(bytes, LOT_BYTES);
+        barrier_expect(&come[warp][to], bytes);
+        bulk_bring(lot + to * LOT_BYTES,
+                   keys + (size_t)(uint32_t)first * (ROW_WORDS * sizeof(uint32_t)), bytes,
+                   &come[warp][to]);
+    };
+
+    for (int i = (int)threadIdx.x; i < DIGITS; i += THREADS)
+        count[i] = 0;
+    if (lane == 0) {
+        for (int i = 0; i < LOTS; i++)
+            barrier_init(&come[warp][i], 1);
+        barrier_publish();
+    }
+    dependency_settle();
+    dependency_next(); // what comes in now may read what was written before this kernel
+    queries_ask(a.q + (size_t)r * (size_t)a.heads * DIM, a.heads, &part);
+    keys = slot_keys(a, r);
+    field_load(a, r, &f);
+    size = f.size;
+    if (size <= x.few || !is_scored(a, f))
+        return;
+    bring(at, 0);
+    weights_stage(a, r, wt);
+    queries_put(part, staged);
+    __syncthreads();
+    bring(at + stride, 1);
+#pragma unroll
+    for (int h = 0; h < TILES; h++)
+#pragma unroll
+        for (int b = 0; b < DIM / 32; b++)
+            q[h][b] = query_load(staged, h, b);
+#pragma unroll 1
+    for (int i = 0; at < size; i++) {
+        int to = i % LOTS;
+
+        barrier_wait(&come[warp][to], i / LOTS % 2);
+#pragma unroll 1
+        for (int half = 0; half < 2; half++) {
+            struct side now;
+
+            side_take((const uint32_t *)(lot + to * LOT_BYTES) + half * SIDE * ROW_WORDS, &now);
+            if (side_near(now))
+                side_scores<TILES, true>(now, wt, query, hits + half * SIDE * HIT_LINE);
+            else
+                side_scores<TILES, false>(now, wt, query, hits + half * SIDE * HIT_LINE);
+        }
+        __syncwarp();
+        bring(at + LOTS * stride, to);
+        if (at + lane < size) {
             uint32_t w = hits_word<TILES>(a, hits + lane * HIT_LINE);
 
             word[at + lane] = w;
@@ -260,7 +354,7 @@ __device__ static void words_score(const struct select_args &a, int r, int base,
     __syncthreads();
 #pragma unroll 1
     for (int at = warp * SIDE; at < n; at += WARPS * SIDE) {
-        side_scores<TILES>(
+        side_scores<TILES, false>(
             now, m.wt, [=](int h, int b) { return query_load(staged, h, b); }, hits);
         side_load(a, m.f, keys, base + at + WARPS * SIDE, &now);
         __syncwarp();
@@ -625,6 +719,14 @@ static size_t pick_bytes(int tiles)
     return alone > sizeof(struct pick_room) ? alone : sizeof(struct pick_room);
 }
 
+// Whether copies can bring keys of a lot, and a block has room for them.
+static bool lots_lie(const struct cuda_device *d, const struct select_args *a)
+{
+    return !a->cand_in && a->keys.row_bytes == ROW_WORDS * sizeof(uint32_t) &&
+           (((uintptr_t)a->keys.base | a->keys.slot_stride) & 15) == 0 &&
+           hit_bytes(LOT) + WARPS * LOTS * LOT_BYTES + SCORE_STATIC <= (size_t)d->shared_max;
+}
+
 template <int TILES> static void index_launch(struct queue *q, struct indexing *x, int rows)
 {
     const struct cuda_device *d = (const struct cuda_device *)q->dev;
@@ -632,7 +734,10 @@ template <int TILES> static void index_launch(struct queue *q, struct indexing *
 
     most = most < 1 ? 1 : most;
     x->behind = x->a.keys.cap > x->few;
-    if (x->behind)
+    if (x->behind && lots_lie(d, &x->a))
+        launch(q, score_lots<TILES>, dim3(lots < most ? lots : most, (unsigned)rows), THREADS,
+               hit_bytes(LOT) + WARPS * LOTS * LOT_BYTES, *x);
+    else if (x->behind)
         launch(q, score_keys<TILES>, dim3(lots < most ? lots : most, (unsigned)rows), THREADS,
                hit_bytes(LOT), *x);
     launch_cluster(q, pick_gang<TILES>, GANG, dim3(GANG, (unsigned)rows), THREADS,
@@ -664,6 +769,8 @@ template <int TILES> static cudaError_t index_room(int shared_max)
 {
     cudaError_t e = shared_room(score_keys<TILES>, shared_max);
 
+    if (e == cudaSuccess)
+        e = shared_room(score_lots<TILES>, shared_max);
     return e != cudaSuccess ? e : shared_room(pick_gang<TILES>, shared_max);
 }
 

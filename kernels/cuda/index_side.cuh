@@ -16,22 +16,47 @@
 // (j + 4)-th. All threads of the block.
 #define QUERY_LINE (DIM / 2 + 4) // words of a head
 
+// A thread's queries on their way.
+template <int TILES> struct query_part {
+    float4 of[(TILES * 8 * (DIM / 8) + THREADS - 1) / THREADS][2];
+};
+
 template <int TILES>
-__device__ static inline void queries_stage(const float *q, int heads, uint32_t *to)
+__device__ static inline void queries_ask(const float *q, int heads, struct query_part<TILES> *p)
+{
+#pragma unroll
+    for (int i = 0; i < (TILES * 8 * (DIM / 8) + THREADS - 1) / THREADS; i++) {
+        int at = i * THREADS + (int)threadIdx.x;
+
+        p->of[i][0] = p->of[i][1] = make_float4(0, 0, 0, 0);
+        if (at / (DIM / 8) < heads) {
+            p->of[i][0] = ((const float4 *)q)[2 * at];
+            p->of[i][1] = ((const float4 *)q)[2 * at + 1];
+        }
+    }
+}
+
+template <int TILES>
+__device__ static inline void queries_put(const struct query_part<TILES> &p, uint32_t *to)
 {
 #pragma unroll
     for (int i = 0; i < (TILES * 8 * (DIM / 8) + THREADS - 1) / THREADS; i++) {
         int at = i * THREADS + (int)threadIdx.x, h = at / (DIM / 8);
-        float4 x = make_float4(0, 0, 0, 0), y = x;
+        float4 x = p.of[i][0], y = p.of[i][1];
 
-        if (h < heads) {
-            x = ((const float4 *)q)[2 * at];
-            y = ((const float4 *)q)[2 * at + 1];
-        }
         if (h < TILES * 8)
             *(uint4 *)(to + h * QUERY_LINE + at % (DIM / 8) * 4) = make_uint4(
                 bf16_pair(x.x, y.x), bf16_pair(x.y, y.y), bf16_pair(x.z, y.z), bf16_pair(x.w, y.w));
     }
+}
+
+template <int TILES>
+__device__ static inline void queries_stage(const float *q, int heads, uint32_t *to)
+{
+    struct query_part<TILES> p;
+
+    queries_ask(q, heads, &p);
+    queries_put(p, to);
 }
 
 // The lane's right operands of eight heads and the b-th eight values of its block: a lane has the values of
@@ -81,10 +106,50 @@ __device__ static inline void side_load(const struct select_args &a, const struc
     }
 }
 
-// What each head adds to the scores of a side's entries, to hit [SIDE][HIT_LINE].
+#define ROW_WORDS (DIM / 8 + 1) // of a key where keys lie behind each other
+
+// The same of entries whose keys lie behind each other from `row` on, in shared memory.
+__device__ static inline void side_take(const uint32_t *row, struct side *s)
+{
+    int lane = (int)threadIdx.x % CUDA_WARP, r = lane / 4, t = lane % 4;
+
+#pragma unroll
+    for (int m = 0; m < 2; m++) {
+#pragma unroll
+        for (int b = 0; b < DIM / 32; b++)
+            s->code[m][b] = row[(r + m * 8) * ROW_WORDS + t * 4 + b];
+        s->scale[m] = row[(r + m * 8) * ROW_WORDS + DIM / 8];
+    }
+}
+
+// As e2m1_eight, `by` being 2^126 times as large.
+__device__ static inline void e2m1_near(uint32_t u, uint32_t by, uint32_t (&v)[4])
+{
+    const uint32_t at = 0x01c001c0u, sign = 0x80008000u;
+
+    v[0] = bf16_times((u << 6 & at) | (u << 12 & sign), by);
+    v[1] = bf16_times((u << 2 & at) | (u << 8 & sign), by);
+    v[2] = bf16_times((u >> 2 & at) | (u << 4 & sign), by);
+    v[3] = bf16_times((u >> 6 & at) | (u & sign), by);
+}
+
+// No scale of the warp's is larger than 2, of which 2^126 times is still a number.
+__device__ static inline bool side_near(const struct side &s)
+{
+    int t = (int)threadIdx.x % 4;
+    bool far = false;
+
+#pragma unroll
+    for (int m = 0; m < 2; m++)
+        far |= (s.scale[m] >> (8 * t) & 0xff) > 128;
+    return !__any_sync(FULL_MASK, far);
+}
+
+// What each head adds to the scores of a side's entries, to hit [SIDE][HIT_LINE]. NEAR: side_near says so; a code is
+// multiplied once instead of twice, with the same bits.
 #define HIT_LINE (HEADS_MAX + 4)
 
-template <int TILES, typename Q>
+template <int TILES, bool NEAR, typename Q>
 __device__ static inline void side_scores(const struct side &s, const float *wt, Q query,
                                           float *hit)
 {
@@ -94,14 +159,18 @@ __device__ static inline void side_scores(const struct side &s, const float *wt,
 
 #pragma unroll
     for (int m = 0; m < 2; m++)
-        by[m] = scale_pair(s.scale[m] >> (8 * t) & 0xff);
+        by[m] = NEAR ? ((s.scale[m] >> (8 * t) & 0xff) + 126) * 0x00800080u
+                     : scale_pair(s.scale[m] >> (8 * t) & 0xff);
 #pragma unroll
     for (int b = 0; b < DIM / 32; b++) {
         uint32_t v[2][4];
 
 #pragma unroll
         for (int m = 0; m < 2; m++)
-            e2m1_eight(s.code[m][b], by[m], v[m]);
+            if (NEAR)
+                e2m1_near(s.code[m][b], by[m], v[m]);
+            else
+                e2m1_eight(s.code[m][b], by[m], v[m]);
 #pragma unroll
         for (int h = 0; h < TILES; h++) {
             const uint32_t left[2][4] = { { v[0][0], v[1][0], v[0][1], v[1][1] },

@@ -105,6 +105,7 @@ static void select_rows(struct lab *l)
         { CODEC_QI, 4, 128, 2, 512, 0, 0, 40, 100, 0, 2 },
         { CODEC_QI, 32, 128, 1, 512, 0, 0, 5000, 5100, 0, 2, CODEC_QI },
         { CODEC_QI, 32, 128, 1, 512, 0, 0, 4000, 4100, 0, 0.1f, CODEC_QI },
+        { CODEC_QI, 32, 128, 1, 512, 0, 0, 5000, 5100, 0, 12.1f, CODEC_QI }, /* scales of 2 and 4 */
         { CODEC_QI, 4, 128, 2, 32, 16, 8, 900, 500, 1, 2, CODEC_QI },
         { CODEC_QI, 20, 128, 1, 512, 100, 8, 3000, 3100, 2, 2, CODEC_QI },
         { CODEC_QI, 9, 128, 1, 1000, 16, 64, 3000, 3100, 1, 2, CODEC_QI },
