@@ -49,14 +49,6 @@ struct thin_job {
     int begin, at, mid, end; // pieces: the split's, the warp's, its second copy's, its end
 };
 
-// One thread, once: the barrier opens when `bytes` have come.
-__device__ static inline void arrival_expect(uint64_t *bar, int bytes)
-{
-    barrier_init(bar, 1);
-    barrier_publish();
-    barrier_expect(bar, bytes);
-}
-
 // ---- inputs -----------------------------------------------------------------------------------
 
 // The first piece of a part.
@@ -527,7 +519,8 @@ __global__ static void __launch_bounds__(STRIP_THREADS *SHARES, BLOCKS)
     C codes(j.m->codes + (size_t)j.strip * (size_t)p.strip, j.m->book, lane);
     uint4 *mine = (uint4 *)(thin_memory + p.held) + (j.at - j.begin) * C::CHUNKS * CUDA_WARP + lane;
 
-    bool brings = share == 0 && lane == 0;
+    bool brings = share == 0 && lane == 0, meets = cluster && t == 0;
+    int ends = 1 << p.peers_log; // blocks in which rows end
 
     auto bring = [&](int first, int end, uint64_t *to) {
         if (brings && first < end)
@@ -535,19 +528,24 @@ __global__ static void __launch_bounds__(STRIP_THREADS *SHARES, BLOCKS)
                             codes.at + (size_t)first * C::CHUNKS * CUDA_WARP,
                             (end - first) * C::BYTES, to);
     };
+    if (brings) {
+        barrier_init(bar, 1);
+        barrier_init(rest, 1);
+        if (meets)
+            barrier_init(sums_bar, 1);
+        barrier_publish();
+    }
+    __syncwarp();
     if (brings && j.at < j.end)
-        arrival_expect(bar, (j.mid - j.at) * C::BYTES);
+        barrier_expect(bar, (j.mid - j.at) * C::BYTES);
     bring(j.at, j.mid, bar);
     if (brings && j.mid < j.end)
-        arrival_expect(rest, (j.end - j.mid) * C::BYTES);
-    if (cluster) {
-        int ends = 1 << p.peers_log; // blocks in which rows end
-
-        if (t == CUDA_WARP - 1) // of each row that ends here, sums of all blocks
-            arrival_expect(sums_bar, (rank < ends ? (j.n - rank + ends - 1) >> p.peers_log : 0) *
-                                         (int)gridDim.x * EXL3_BLOCK * (int)sizeof(float));
+        barrier_expect(rest, (j.end - j.mid) * C::BYTES);
+    if (meets) // of each row that ends here, sums of all blocks
+        barrier_expect(sums_bar, (rank < ends ? (j.n - rank + ends - 1) >> p.peers_log : 0) *
+                                     (int)gridDim.x * EXL3_BLOCK * (int)sizeof(float));
+    if (cluster)
         gang_begin();
-    }
     int n0 = j.strip * EXL3_BLOCK + 4 * lane, b0 = warp & ((1 << p.blocks_log) - 1);
     uint2 by = *(const uint2 *)(j.m->svh + n0), plus = make_uint2(0, 0), su = plus;
     auto asked = [&]() { bring(j.mid, j.end, rest); };

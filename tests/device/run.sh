@@ -89,7 +89,7 @@ if command -v compute-sanitizer >/dev/null 2>&1; then
             part 20 memcheck_little $check memcheck "$program" -k "$out/kernels.memcheck" ops -q -m attend &&
             part 40 memcheck_little_experts $check memcheck "$program" -k "$out/kernels.little" ops -q -m experts) &
         (TAIL=3 && part 50 memcheck_graph $check memcheck "$program" -k "$out/kernels.graph" graph -q 4 1 &&
-            part 150 synccheck $check synccheck --num-cuda-barriers 64 "$program" ops -q) &
+            part 150 synccheck $check synccheck --num-cuda-barriers 256 "$program" ops -q) &
         TAIL=3 part 150 racecheck_quant $check racecheck "$program" ops -q -f quant &
         for op in window dense hyper state attend experts pick offer; do
             TAIL=3 part 60 racecheck_$op $check racecheck "$program" ops -q -f $op
