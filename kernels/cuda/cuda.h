@@ -75,7 +75,7 @@ struct cuda_landing {
 #define CUDA_SEATS 64          /* places of a multiprocessor for warps, a word each */
 #define CUDA_SEATED 256        /* multiprocessors that have them */
 #define CUDA_MEETING (2 << 20) /* bytes in which blocks' sums meet: of 256 blocks, 16 rows of 128 */
-#define CUDA_LOOSE (40 << 10)  /* words of gangs that are no clusters (gang.cu) */
+#define CUDA_LOOSE (20 << 10)  /* words of gangs that are no clusters (gang.cu) */
 #define INDEX_COUNT (17 << 10) /* bytes that a row's selection counts in */
 
 /* Copies of one kernel: from pinned memory or to it. */

@@ -399,16 +399,17 @@ enum gang_way {
 };
 
 // Of gangs that are no clusters, in memory and zero between launches: which block of all is the next to begin; of each
-// gang the largest logits, [GANG][TALL], each with a word that says that it is there; and how many have stored their sums, a
-// line each.
+// gang the largest logits, [GANG][TALL], each below a half that says that it is there; and how many have stored their sums,
+// a line each.
 struct gang_loose {
     uint32_t *begun, *stored;
-    uint4 *most;
+    uint64_t *most;
 };
 
 #define LOOSE_NAP 20   // ns between two looks at what others count
 #define LOOSE_LINE 32  // words from one gang's count to the next
 #define LOOSE_GANGS 64 // of a launch, at most
+#define LOOSE_THERE ((uint64_t)1 << 32)
 
 // Which block this is: places are dealt out as blocks begin. So of one gang at most not all blocks have begun, and they are
 // the next ones to: those of every other gang need nothing more, end, and leave room. Nobody waits for ever, whatever
@@ -424,27 +425,27 @@ __device__ static inline int loose_place(const struct gang_loose &l)
 }
 
 // The largest of all blocks' logits of head h, by a warp whose block has `most`.
-__device__ static inline float loose_most(uint4 *at, int rank, int h, float most)
+__device__ static inline float loose_most(uint64_t *at, int rank, int h, float most)
 {
     int lane = (int)threadIdx.x % CUDA_WARP;
-    uint64_t bits, there;
+    uint64_t word;
 
     if (lane == 0)
-        pair_write(at + rank * TALL + h, f32_bits(most), 1);
+        whole_put(at + rank * TALL + h, LOOSE_THERE | f32_bits(most));
     if (lane < GANG) {
         float other;
 
         do
-            pair_read(at + lane * TALL + h, &bits, &there);
-        while (!there);
-        other = f32_from_bits((uint32_t)bits);
+            word = whole_read(at + lane * TALL + h);
+        while (!(word & LOOSE_THERE));
+        other = f32_from_bits((uint32_t)word);
         most = other > most ? other : most;
     }
     return warp_max(most);
 }
 
 // What all blocks of the gang stored is seen by all of them; then nothing of the gang is left that is not zero.
-__device__ static inline void loose_meet(uint32_t *stored, uint4 *most)
+__device__ static inline void loose_meet(uint32_t *stored, uint64_t *most)
 {
     __syncthreads();
     if (threadIdx.x == 0) {
@@ -456,7 +457,7 @@ __device__ static inline void loose_meet(uint32_t *stored, uint4 *most)
     if (threadIdx.x == 0)
         counter_turn(stored, 2 * GANG - 1);
     if (threadIdx.x < TALL)
-        pair_write(most + threadIdx.x, 0, 0);
+        whole_put(most + threadIdx.x, 0);
 }
 
 // A gang a row and `tall` heads. Bound by the time of its steps, not by bytes or products.
@@ -683,7 +684,10 @@ static void gang_launch(struct queue *q, const struct attend_args *a, int room, 
 {
     uint32_t *count = cuda_lane(q)->loose;
     struct gang_loose l = { count, count + LOOSE_LINE,
-                            (uint4 *)(count + (1 + LOOSE_GANGS) * LOOSE_LINE) };
+                            (uint64_t *)(count + (1 + LOOSE_GANGS) * LOOSE_LINE) };
+
+    static_assert((1 + LOOSE_GANGS) * LOOSE_LINE + LOOSE_GANGS * GANG * TALL * 2 <= CUDA_LOOSE,
+                  "words of every gang");
 
     launch_cluster(q,
                    loose   ? attend_gang<DIM, false, may_be_loose(DIM)>

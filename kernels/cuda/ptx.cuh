@@ -182,6 +182,20 @@ __device__ static inline void pair_read(const uint4 *at, uint64_t *lo, uint64_t 
                  : "memory");
 }
 
+// whole_put, whole_read - one word of this device, of which who reads has both halves; in no order with what is written beside it
+__device__ static inline void whole_put(uint64_t *at, uint64_t v)
+{
+    asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(at), "l"(v) : "memory");
+}
+
+__device__ static inline uint64_t whole_read(const uint64_t *at)
+{
+    uint64_t v;
+
+    asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(v) : "l"(at) : "memory");
+    return v;
+}
+
 // words_put, words_read - four words, each of which who reads has whole; in no order with what is written beside them
 __device__ static inline void words_put(uint4 *at, uint4 v)
 {

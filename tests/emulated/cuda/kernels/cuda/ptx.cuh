@@ -130,6 +130,19 @@ static inline void pair_read(const uint4 *at, uint64_t *lo, uint64_t *hi)
     *hi = v[1];
 }
 
+static inline void whole_put(uint64_t *at, uint64_t v)
+{
+    emulated::check_place("whole_put", at, 8, 8, false);
+    *at = v;
+}
+
+static inline uint64_t whole_read(const uint64_t *at)
+{
+    emulated::check_place("whole_read", at, 8, 8, false);
+    emulated::pause();
+    return __atomic_load_n(at, __ATOMIC_RELAXED);
+}
+
 static inline void words_put(uint4 *at, uint4 v)
 {
     emulated::check_place("words_put", at, 16, 16, false);
