@@ -412,8 +412,10 @@ struct gang_loose {
 #define LOOSE_THERE ((uint64_t)1 << 32)
 
 // Which block this is: places are dealt out as blocks begin. So of one gang at most not all blocks have begun, and they are
-// the next ones to: those of every other gang need nothing more, end, and leave room. Nobody waits for ever, whatever
-// else runs and in whatever order blocks come in; that all of them find room at once is only for speed.
+// the next ones to: those of every other gang need nothing more, end, and leave room. Nobody waits for ever, in whatever
+// order blocks come in and whatever else runs that ends without them; that all of them find room at once is only for speed.
+// Other such launches end without them too unless so many have begun in part that the blocks that wait, GANG - 1 of each,
+// take all room of the device: 38 on one of 264 places.
 __device__ static inline int loose_place(const struct gang_loose &l)
 {
     __shared__ uint32_t place;
@@ -473,6 +475,8 @@ __global__ static void __launch_bounds__(THREADS, DIM == 128 ? 1 : 2)
     constexpr int MINE = DIM / GANG, WIDE = MINE + PAD; // dimensions that a block finishes
     constexpr int OWN = GANG_KEYS / CUDA_WARP;          // keys of a lane
     constexpr bool BULK = DIM == 512;                   // rows are pieces of 16 bytes
+    // `begun` is counted before dependency_wait: a launch lets the next one in when all its blocks have come to that, each
+    // with its place, so the count is 0 again. A dependency_next in front of this line would mix the places of two.
     int place = LOOSE ? loose_place(loose) : (int)blockIdx.x;
     int rank = LOOSE ? place % GANG : place, gang = LOOSE ? place / GANG : 0;
     int row = LOOSE ? gang / (int)gridDim.y : (int)blockIdx.z;
