@@ -96,8 +96,8 @@ bool thin_fits(const struct queue *q, const struct strip_launch *p)
     return p->rows <= ROWS && lay_out(&t, &p->w, p->rows, p->splits, 0) <= device_of(q)->shared_max;
 }
 
-// Whether parts come in two copies: they have as many pieces, and no warp makes more than two blocks of inputs, which are asked
-// for in between.
+// Whether parts come in two copies: they have as many pieces, and all inputs are asked for in between. Those are at most two
+// blocks of a row for each warp, which where four rows are made at a time is at most one of four rows.
 static bool in_two(const struct thin_launch *t, const struct strip_launch *p)
 {
     int parts = p->splits * STRIP_WARPS, each = (strip_pieces(p->w) + parts - 1) / parts;
