@@ -109,6 +109,9 @@ static void select_rows(struct lab *l)
         { CODEC_QI, 4, 128, 2, 32, 16, 8, 900, 500, 1, 2, CODEC_QI },
         { CODEC_QI, 20, 128, 1, 512, 100, 8, 3000, 3100, 2, 2, CODEC_QI },
         { CODEC_QI, 9, 128, 1, 1000, 16, 64, 3000, 3100, 1, 2, CODEC_QI },
+        /* more than a list has: slots whose keys no bulk copy can bring, and candidates */
+        { CODEC_QI, 32, 128, 1, 512, 0, 0, 5000, 5101, 0, 2, CODEC_QI },
+        { CODEC_QI, 20, 128, 1, 512, 80, 64, 5500, 5600, 2, 2, CODEC_QI },
         { CODEC_QI, 4, 128, 1, 32, 4, 8, 900, 1000, 2, 2, CODEC_QI },
         { CODEC_QI, 32, 128, 1, 600, 0, 0, 4000, 4100, 0, -1, CODEC_QI }, /* all scores are 0 */
         { CODEC_QI, 8, 128, 1, 600, 0, 0, 9000, 9100, 0, -1, CODEC_QI },
