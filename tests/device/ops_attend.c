@@ -175,19 +175,21 @@ struct look {
     int heads, dim, span, topk, block, pos, floor;
     enum attend_span mode;
     enum round round;
-    int dims; /* turned by position; 0: none */
-    int rows; /* 0: LAB_ROWS */
+    int dims;   /* turned by position; 0: none */
+    int rows;   /* 0: LAB_ROWS */
+    bool whole; /* all rows under a tool too */
 };
+
+#define LOOK_BUFS 10 /* of a call */
 
 static int look_rows(const struct look *s)
 {
     return s->rows ? s->rows : LAB_ROWS;
 }
 
-static void run_attend(const struct trial *t, const struct op_table *op, struct queue *q,
-                       void *const *b, int row, int rows)
+static void call_attend(const struct look *s, const struct op_table *op, struct queue *q,
+                        void *const *b, int row, int rows)
 {
-    const struct look *s = t->shape;
     size_t r = (size_t)row, width = (size_t)(s->heads * s->dim);
 
     op->attend(q, &(struct attend_args){
@@ -212,6 +214,50 @@ static void run_attend(const struct trial *t, const struct op_table *op, struct 
                       .mode = s->mode,
                       .scale = 1.0f / sqrtf((float)s->dim),
                       .round = s->round });
+}
+
+static void run_attend(const struct trial *t, const struct op_table *op, struct queue *q,
+                       void *const *b, int row, int rows)
+{
+    call_attend(t->shape, op, q, b, row, rows);
+}
+
+/* The buffers of a call of attend; row r is of slot r % slots. */
+static void fill_attend(struct trial *t, const struct look *s, int slots)
+{
+    int rows = t->rows, cap = s->span + s->block + look_rows(s), pos[64];
+    int keys = s->span + s->block + s->topk, first = t->bufs;
+    size_t width = (size_t)(s->heads * s->dim);
+    struct slot_head *head;
+    struct row_info *info;
+    int32_t *sel;
+    float *q;
+
+    for (int r = 0; r < rows; r++)
+        pos[r] = s->pos + r;
+    q = trial_in(t, width * (size_t)rows, 2);
+    t->buf[first].kind = s->dims ? BUF_SPENT : BUF_IN;
+    for (size_t k = 0; s->dims && s->round && k < width * (size_t)rows; k++)
+        q[k] = bf16_round(q[k]); /* as a product leaves them */
+    trial_in(t, (size_t)s->heads, 3);
+    stored_rows(t, s->win, s->dim, cap, 2, cap, 0, 2);
+    stored_rows(t, s->more, s->dim, s->topk * 2 + 1, 2, s->topk * 2, 0, 2);
+    head = trial_buf(t, BUF_IN, BUF_BYTES, sizeof(*head) * 2, 0, 0);
+    head[0].floor = head[1].floor = s->floor;
+    info = trial_info(t, pos, slots);
+    if (s->mode == ATTEND_BLOCK) {
+        t->alone = false; /* a row reads where its slot's first row stands */
+        for (int r = 0; r < rows; r++)
+            info[r].first = r / 5 * 5;
+    }
+    sel = trial_buf(t, BUF_IN, BUF_BYTES, (size_t)(s->topk * rows + 1) * sizeof(*sel), 0, 0);
+    for (int r = 0; r < rows; r++)
+        for (int k = 0; k < s->topk; k++)
+            sel[r * s->topk + k] = k < s->topk - r ? k + lab_below(t->lab, 2) * (k % 2) : -1;
+    trial_out(t, width, s->round ? 0x1p-7 : 2e-6 * (1 + log2(keys)));
+    trial_scratch(t, sizeof(float) * (size_t)t->lab->dev->workers *
+                         attend_scratch(s->dim, s->span, s->block, s->topk));
+    trial_in(t, (size_t)s->dims / 2 + 1, 0.1f);
 }
 
 /* Counts lines about kernels that had no room; all are written as without it. */
@@ -240,6 +286,8 @@ static void attend(struct lab *l)
         /* 32 gangs of 16 rows: on 132 multiprocessors all blocks fit at once, but not as clusters */
         { CODEC_QW, CODEC_QC, 32, 512, 128, 512, 0, 900, 0, ATTEND_CAUSAL, ROUND_BF16, 64 },
         { CODEC_QW, CODEC_QC, 32, 512, 128, 512, 0, 900, 0, ATTEND_CAUSAL, ROUND_NONE, 64 },
+        { CODEC_QW, CODEC_QC, 32, 512, 128, 64, 0, 900, 0, ATTEND_CAUSAL, ROUND_BF16, 64,
+          .whole = true },
         { CODEC_QW, CODEC_QC, 33, 512, 128, 512, 0, 700, 0, ATTEND_CAUSAL, ROUND_BF16, 64, 40 },
         { CODEC_QW, CODEC_QC, 1, 512, 128, 512, 0, 700, 0, ATTEND_CAUSAL, ROUND_NONE, 64 },
         { CODEC_QW, CODEC_QC, 9, 256, 128, 896, 0, 1000, 0, ATTEND_CAUSAL, ROUND_BF16 },
@@ -254,47 +302,67 @@ static void attend(struct lab *l)
     log_sink(count_slower, &slower);
     for (int i = 0; i < COUNT(shapes); i++) {
         const struct look *s = &shapes[i];
-        int rows = l->quick ? 2 : look_rows(s); /* every block of a cluster is slow under a tool */
-        int cap = s->span + s->block + look_rows(s), keys = s->span + s->block + s->topk, pos[64];
-        size_t width = (size_t)(s->heads * s->dim);
-        struct slot_head *head;
-        struct row_info *info;
+        /* every block of a cluster is slow under a tool */
+        int rows = l->quick && !s->whole ? 2 : look_rows(s);
         struct trial t;
-        int32_t *sel;
-        float *q;
 
         trial_begin(&t, l, run_attend, s, rows, "%d heads of %d, span %d topk %d mode %d round %d",
                     s->heads, s->dim, s->span, s->topk, s->mode, s->round);
-        for (int r = 0; r < rows; r++)
-            pos[r] = s->pos + r;
-        q = trial_in(&t, width * (size_t)rows, 2);
-        t.buf[0].kind = s->dims ? BUF_SPENT : BUF_IN;
-        for (size_t k = 0; s->dims && s->round && k < width * (size_t)rows; k++)
-            q[k] = bf16_round(q[k]); /* as a product leaves them */
-        trial_in(&t, (size_t)s->heads, 3);
-        stored_rows(&t, s->win, s->dim, cap, 2, cap, 0, 2);
-        stored_rows(&t, s->more, s->dim, s->topk * 2 + 1, 2, s->topk * 2, 0, 2);
-        head = trial_buf(&t, BUF_IN, BUF_BYTES, sizeof(*head) * 2, 0, 0);
-        head[0].floor = head[1].floor = s->floor;
-        info = trial_info(&t, pos, s->mode == ATTEND_CAUSAL ? 1 + i % 2 : 1);
-        if (s->mode == ATTEND_BLOCK) {
-            t.alone = false; /* a row reads where its slot's first row stands */
-            for (int r = 0; r < rows; r++)
-                info[r].first = r / 5 * 5;
-        }
-        sel = trial_buf(&t, BUF_IN, BUF_BYTES, (size_t)(s->topk * rows + 1) * sizeof(*sel), 0, 0);
-        for (int r = 0; r < rows; r++)
-            for (int k = 0; k < s->topk; k++)
-                sel[r * s->topk + k] = k < s->topk - r ? k + lab_below(l, 2) * (k % 2) : -1;
-        trial_out(&t, width, s->round ? 0x1p-7 : 2e-6 * (1 + log2(keys)));
-        trial_scratch(&t, sizeof(float) * (size_t)l->dev->workers *
-                              attend_scratch(s->dim, s->span, s->block, s->topk));
-        trial_in(&t, (size_t)s->dims / 2 + 1, 0.1f);
+        fill_attend(&t, s, s->mode == ATTEND_CAUSAL ? 1 + i % 2 : 1);
         lab_run(&t);
     }
     log_sink(NULL, NULL);
     if (slower)
         lab_fail(l, "a slower kernel ran");
+    lab_end(l);
+}
+
+/* 16 rows of the first, 8 rows of the second: on 132 multiprocessors gangs of both find room, but not as clusters. */
+static const struct look crowds[] = {
+    { CODEC_QW, CODEC_QC, 32, 512, 128, 64, 0, 900, 0, ATTEND_CAUSAL, ROUND_BF16, 64 },
+    { CODEC_QW, CODEC_QC, 64, 512, 128, 64, 0, 700, 0, ATTEND_CAUSAL, ROUND_BF16, 64 },
+};
+
+/* What a call leaves, one of another shape finds. */
+static void run_behind(const struct trial *t, const struct op_table *op, struct queue *q,
+                       void *const *b, int row, int rows)
+{
+    (void)t;
+    call_attend(&crowds[0], op, q, b, row, rows);
+    for (int i = 0; i < rows; i += 8)
+        call_attend(&crowds[1], op, q, b + LOOK_BUFS, row + i, rows - i < 8 ? rows - i : 8);
+}
+
+static void attend_behind(struct lab *l)
+{
+    struct trial t;
+
+    lab_begin(l, "attend behind it");
+    trial_begin(&t, l, run_behind, crowds, LAB_ROWS, "32 and 64 heads");
+    fill_attend(&t, &crowds[0], 2);
+    fill_attend(&t, &crowds[1], 1);
+    lab_run(&t);
+    lab_end(l);
+}
+
+/* F-27: gangs of one queue beside those of another. */
+static void two_queues(struct lab *l)
+{
+    static const int rows[] = { 16, 8 };
+
+    lab_begin(l, "F-27 attention");
+    for (int i = 0; i < COUNT(crowds); i++) {
+        struct trial t[2];
+
+        for (int k = 0; k < 2; k++) {
+            const struct look *s = &crowds[i * k];
+
+            trial_begin(&t[k], l, run_attend, s, rows[i * k], "%d rows of %d heads", rows[i * k],
+                        s->heads);
+            fill_attend(&t[k], s, 1 + k);
+        }
+        lab_beside(&t[0], &t[1], l->quick ? 2 : 200);
+    }
     lab_end(l);
 }
 
@@ -357,5 +425,7 @@ void ops_attend(struct lab *l)
 {
     select_rows(l);
     attend(l);
+    attend_behind(l);
+    two_queues(l);
     attend_gqa(l);
 }
