@@ -11,9 +11,9 @@
 # all there is, exchange_devices is left out:
 #
 #   the device alone   ops 30 and 30, queue 10, exchange 30, rounds 45, graph 30, laws 60, processes 40, kill 30, gates 75    380
-#   beside each other  sanitizers in four lanes, the longest                                                       150
+#   beside each other  sanitizers in four lanes, the longest                                                       160
 #   the device alone   exchanges 10, bench 20, products 20                                                          50
-#                                                                                                           in all 580
+#                                                                                                           in all 590
 set -u
 
 . "$(dirname "$0")/lib.sh"
@@ -89,9 +89,10 @@ if command -v compute-sanitizer >/dev/null 2>&1; then
             part 20 memcheck_little $check memcheck "$program" -k "$out/kernels.memcheck" ops -q -m attend &&
             part 40 memcheck_little_experts $check memcheck "$program" -k "$out/kernels.little" ops -q -m experts) &
         (TAIL=3 && part 50 memcheck_graph $check memcheck "$program" -k "$out/kernels.graph" graph -q 4 1 &&
-            part 150 synccheck $check synccheck --num-cuda-barriers 256 "$program" ops -q) &
+            part 150 synccheck $check synccheck --num-cuda-barriers 256 "$program" ops -q &&
+            part 90 racecheck_attend $check racecheck "$program" ops -q -f attend) &
         TAIL=3 part 150 racecheck_quant $check racecheck "$program" ops -q -f quant &
-        for op in window dense hyper state attend experts pick offer; do
+        for op in window dense hyper state experts pick offer; do
             TAIL=3 part 60 racecheck_$op $check racecheck "$program" ops -q -f $op
         done &
     }
