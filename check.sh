@@ -34,6 +34,7 @@ esac
 
 setup_packages
 setup_machines
+setup_hosts
 dir=$(build_dir "$name")
 (build "$dir" true ${options[@]+"${options[@]}"}) || {
     printf '0 passed, 1 failed\n'

@@ -55,14 +55,15 @@ setup_packages()
         --no-install-recommends $missing && { apt-get -qq -y install --no-install-recommends $WISHED || true; }" >&2 || die 69 "apt-get could not install$missing"
 }
 
-# setup_machines - what the virtual machines of tests/rdma-vm are made of, if it can be had; without it those tests say
-# what is missing and are skipped.
-setup_machines()
+# setup_wished WHAT PACKAGE... - packages that some tests need, if they can be had; without them those tests say what is
+# missing and are skipped.
+setup_wished()
 {
-    local p missing='' root=()
+    local what=$1 p missing='' root=()
 
-    [ "$(uname -m)" = x86_64 ] && [ -e /etc/debian_version ] || return 0
-    for p in $("$ROOT/tests/rdma-vm/rdma-vm.sh" deps); do
+    shift
+    [ -e /etc/debian_version ] || return 0
+    for p in "$@"; do
         [ "$(dpkg-query -W -f='${db:Status-Status}' "$p" 2>/dev/null)" = installed ] || missing="$missing $p"
     done
     if [ "$(id -u)" -ne 0 ]; then
@@ -71,11 +72,25 @@ setup_machines()
     fi
     # a list without the kernel is none, or an old one
     if [ -n "$missing" ] || ! apt-cache depends linux-image-amd64 2>/dev/null | grep -q Depends; then
-        say "installing for the virtual machines of the RDMA tests:$missing"
+        say "installing for $what:$missing"
         # shellcheck disable=SC2086 # a list of words
         "${root[@]}" env DEBIAN_FRONTEND=noninteractive sh -c "apt-get -qq update && apt-get -qq -y install \
-            --no-install-recommends $missing" >&2 || say "apt-get could not install$missing: RDMA tests are skipped"
+            --no-install-recommends $missing" >&2 || say "apt-get could not install$missing: $what are skipped"
     fi
+}
+
+# setup_machines - what the virtual machines of tests/rdma-vm are made of.
+setup_machines()
+{
+    [ "$(uname -m)" = x86_64 ] || return 0
+    # shellcheck disable=SC2046 # a list of words
+    setup_wished "the RDMA tests" $("$ROOT/tests/rdma-vm/rdma-vm.sh" deps)
+}
+
+# setup_hosts - an ssh server for the test of launch.sh across two machines. For CI alone: nobody else gets one by a test.
+setup_hosts()
+{
+    [ "${CI-}" != true ] || setup_wished "the tests of two machines" openssh-server openssh-client iproute2
 }
 
 # build_dir NAME [PROGRAM] - a folder to build in that this user can write: in the checkout, else in
