@@ -9,17 +9,16 @@
 // they are the same ones. Clusters do not fit everywhere on a device; where they would come in turns a gang is eight blocks that
 // meet in memory (LOOSE), and adds up the same sums.
 #include "kernels/cuda/gang_keys.cuh"
+#include "kernels/cuda/gang_loose.cuh"
 #include "kernels/cuda/turn.cuh"
 
 extern "C" {
 #include "src/base/log.h"
 }
 
-#define GANG 8                                        // blocks that share out the keys of a row
-#define TALL 16                                       // heads: rows of an instruction
-#define FLAT 8                                        // the same where there is room for more gangs
-#define GANG_KEYS 128                                 // of a block, at most
-#define QUARTERS 4                                    // of the dimensions: warps share out a logit
+#define FLAT 8        // heads where there is room for more gangs than with TALL
+#define GANG_KEYS 128 // of a block, at most
+#define QUARTERS 4    // of the dimensions: warps share out a logit
 #define GANG_TILES (GANG_KEYS / 8 * QUARTERS / WARPS) // of 8 keys a warp has logits of, at most
 #define PAIRS_MAX 32                                  // that turn by position
 #define SHARED_STATIC 1536 // more than the kernel declares beside its dynamic memory
@@ -397,70 +396,6 @@ enum gang_way {
     GANG_THROUGH, // the scratch
     GANG_SENT     // room of their own in shared memory
 };
-
-// Of gangs that are no clusters, in memory and zero between launches: which block of all is the next to begin; of each
-// gang the largest logits, [GANG][TALL], each below a half that says that it is there; and how many have stored their sums,
-// a line each.
-struct gang_loose {
-    uint32_t *begun, *stored;
-    uint64_t *most;
-};
-
-#define LOOSE_NAP 20   // ns between two looks at what others count
-#define LOOSE_LINE 32  // words from one gang's count to the next
-#define LOOSE_GANGS 64 // of a launch, at most
-#define LOOSE_THERE ((uint64_t)1 << 32)
-
-// Which block this is: places are dealt out as blocks begin. So of one gang at most not all blocks have begun, and they are
-// the next ones to: those of every other gang need nothing more, end, and leave room. Nobody waits for ever, in whatever
-// order blocks come in and whatever else runs that ends without them; that all of them find room at once is only for speed.
-// Other such launches end without them too unless so many have begun in part that the blocks that wait, GANG - 1 of each,
-// take all room of the device: 38 on one of 264 places.
-__device__ static inline int loose_place(const struct gang_loose &l)
-{
-    __shared__ uint32_t place;
-
-    if (threadIdx.x == 0)
-        place = counter_turn(l.begun, gridDim.x * gridDim.y * gridDim.z - 1);
-    __syncthreads();
-    return (int)place;
-}
-
-// The largest of all blocks' logits of head h, by a warp whose block has `most`.
-__device__ static inline float loose_most(uint64_t *at, int rank, int h, float most)
-{
-    int lane = (int)threadIdx.x % CUDA_WARP;
-    uint64_t word;
-
-    if (lane == 0)
-        whole_put(at + rank * TALL + h, LOOSE_THERE | f32_bits(most));
-    if (lane < GANG) {
-        float other;
-
-        do
-            word = whole_read(at + lane * TALL + h);
-        while (!(word & LOOSE_THERE));
-        other = f32_from_bits((uint32_t)word);
-        most = other > most ? other : most;
-    }
-    return warp_max(most);
-}
-
-// What all blocks of the gang stored is seen by all of them; then nothing of the gang is left that is not zero.
-__device__ static inline void loose_meet(uint32_t *stored, uint64_t *most)
-{
-    __syncthreads();
-    if (threadIdx.x == 0) {
-        counter_turn(stored, 2 * GANG - 1);
-        while (counter_read(stored) < GANG)
-            __nanosleep(LOOSE_NAP);
-    }
-    __syncthreads();
-    if (threadIdx.x == 0)
-        counter_turn(stored, 2 * GANG - 1);
-    if (threadIdx.x < TALL)
-        whole_put(most + threadIdx.x, 0);
-}
 
 // A gang a row and `tall` heads. Bound by the time of its steps, not by bytes or products.
 template <int DIM, bool TIGHT, bool LOOSE>

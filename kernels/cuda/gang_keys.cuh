@@ -6,6 +6,8 @@
 #include "kernels/cuda/attend.cuh"
 #include "kernels/cuda/matrix.cuh"
 
+#define GANG 8   // blocks that share out the keys of a row
+#define TALL 16  // heads: rows of an instruction
 #define WARPS 16 // of a block
 #define THREADS (WARPS * CUDA_WARP)
 #define PAD 8        // values behind a row in shared memory, so that neighbours lie in other banks
