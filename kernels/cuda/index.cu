@@ -152,7 +152,6 @@ __global__ static void __launch_bounds__(THREADS, 1) score_lots(const __grid_con
     const unsigned char *keys;
     struct query_part<TILES> part;
     uint4 q[TILES][DIM / 32];
-    auto query = [&](int h, int b) { return q[h][b]; };
     auto bring = [&](int first, int to) {
         int bytes = (size - first) * ROW_WORDS * (int)sizeof(uint32_t) + 15 & ~15;
 
@@ -190,6 +189,8 @@ __global__ static void __launch_bounds__(THREADS, 1) score_lots(const __grid_con
 #pragma unroll
         for (int b = 0; b < DIM / 32; b++)
             q[h][b] = query_load(staged, h, b);
+
+    auto query = [&](int h, int b) { return q[h][b]; };
 #pragma unroll 1
     for (int i = 0; at < size; i++) {
         int to = i % LOTS;
