@@ -342,6 +342,13 @@ int path_join(char *out, size_t cap, const char *dir, const char *name)
     return 0;
 }
 
+bool same_file(const char *a, const char *b)
+{
+    struct stat x, y;
+
+    return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
 bool is_plain_name(const char *name, size_t bytes)
 {
     if (bytes == 0 || bytes > NAME_MAX)

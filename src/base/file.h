@@ -70,6 +70,9 @@ void file_unlock(int fd);
  */
 int path_join(char *out, size_t cap, const char *dir, const char *name);
 
+/* same_file - whether two paths lead to one file or folder, by links too; false if one is missing. */
+bool same_file(const char *a, const char *b);
+
 /* is_plain_name - one path component that stays in its folder: not empty, not "." or "..", no '/',
  * no '\\', no NUL, at most 255 bytes. For names that come from files, such as the shards of an
  * index.

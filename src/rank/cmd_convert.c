@@ -1,4 +1,5 @@
 /* cmd_convert.c owns the command that writes a checkpoint in another format. */
+#include "src/base/file.h"
 #include "src/base/log.h"
 #include "src/model/convert.h"
 #include "src/rank/checkpoint.h"
@@ -54,6 +55,12 @@ int cmd_convert(struct options *o)
     r = checkpoint_open(&set, &step, &c);
     if (r < 0)
         return exit_code_of(step, r);
+    /* New shards would take the places of those they are made of. */
+    if (same_file(c.folder, o->word[1])) {
+        fail(-EINVAL, "convert: OUT %s is the folder of MODEL, which would be lost", o->word[1]);
+        checkpoint_close(&c);
+        return CODE_USAGE;
+    }
     r = checkpoint_source(&c);
     spec.parts = c.spec.parts;
     spec.n_parts = c.spec.n_parts;

@@ -73,6 +73,17 @@ static int write_page(const struct report_view *v, const char *path, long *bytes
     return err;
 }
 
+/* A page in the place of a log would be its end. */
+static int check_out(const struct chosen *c, const char *out)
+{
+    for (int i = 0; i < c->n; i++)
+        if (same_file(c->log[i]->path, out)) {
+            fail(-EINVAL, "report: --out %s is one of the logs", out);
+            return CODE_USAGE;
+        }
+    return CODE_DONE;
+}
+
 /* Files of which no line is a round are no logs, unless they are empty. */
 static int any_round(const struct report_view *v)
 {
@@ -94,10 +105,11 @@ int cmd_report(struct options *o)
     for (int i = 0; i < WORDS_MAX && o->word[i] && err == 0; i++)
         err = stat(o->word[i], &st) == 0 && S_ISDIR(st.st_mode) ? add_folder(&c, o->word[i])
                                                                 : add(&c, o->word[i]);
-    if (err < 0) {
+    code = err < 0 ? exit_code_of(STEP_DATA, err) : check_out(&c, o->out);
+    if (code != 0) {
         for (int i = 0; i < c.n; i++)
             report_log_close(c.log[i]);
-        return exit_code_of(STEP_DATA, err);
+        return code;
     }
     code = exit_code_of(STEP_DATA, report_view_open(c.log, c.n, &v));
     if (code != 0)

@@ -251,3 +251,19 @@ Test(file, plain_names_stay_in_their_folder)
     cr_expect(is_plain_name(longest, 255));
     cr_expect(not(is_plain_name(longest, 256)));
 }
+
+Test(file, one_file_has_many_paths)
+{
+    cr_assert(eq(int, mkdir("dir", 0777), 0));
+    cr_assert(eq(int, file_write("a", "x", 1, 0666), 0));
+    cr_assert(eq(int, file_write("b", "x", 1, 0666), 0));
+    cr_assert(eq(int, symlink("a", "soft"), 0));
+    cr_assert(eq(int, link("a", "hard"), 0));
+    cr_expect(same_file("a", "dir/../a"));
+    cr_expect(same_file("a", "soft"));
+    cr_expect(same_file("hard", "soft"));
+    cr_expect(same_file("dir", "dir/."));
+    cr_expect(not(same_file("a", "b")), "equal bytes");
+    cr_expect(not(same_file("a", "none")));
+    cr_expect(not(same_file("none", "none")));
+}

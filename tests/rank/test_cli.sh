@@ -427,6 +427,9 @@ same 'a log that is cut off is named' 1 "$(grep -c "cut.jsonl: line [0-9]*: colu
 expect 65 'no line' "$TANDEM" report "$ROOT/launch.sh" --out "$WORK/page.html"
 expect 66 'nowhere' "$TANDEM" report "$WORK/nowhere.jsonl"
 expect 66 'no rank<r>.jsonl' "$TANDEM" report "$ROOT/configs"
+kept=$(cksum <"$WORK/log/rank1.jsonl")
+expect 64 'rank1.jsonl is one of the logs' "$TANDEM" report "$WORK/log" --out "$WORK/log/rank1.jsonl"
+same 'a page takes no log away' "$kept" "$(cksum <"$WORK/log/rank1.jsonl")"
 expect 64 'wants 1 to 8' "$TANDEM" report
 
 # ---- groups -------------------------------------------------------------------------------------------

@@ -12,6 +12,12 @@ expect 64 'no encoder' "$TANDEM" convert "$MODEL" "$WORK/no" --to exl3-3
 expect 64 '--to' "$TANDEM" convert "$MODEL" "$WORK/no"
 expect 65 'already' "$TANDEM" convert "$WORK/fp8" "$WORK/no" --to fp8
 expect 66 'nowhere' "$TANDEM" convert "$WORK/nowhere" "$WORK/no" --to fp8
+cp -r "$MODEL" "$WORK/own" && ln -s own "$WORK/alias"
+for out in own ./own/. alias; do
+    expect 64 'OUT .* is the folder of MODEL' "$TANDEM" convert "$WORK/own" "$WORK/$out" --to fp8
+done
+expect 64 'OUT .* is the folder of MODEL' "$TANDEM" convert "synth:$WORK/own" "$WORK/own" --to fp8
+same 'a checkpoint is not converted in its place' '' "$(diff -r "$MODEL" "$WORK/own")"
 same 'what is refused writes nothing' no "$([ -e "$WORK/no" ] && echo yes || echo no)"
 expect 0 '' "$TANDEM" generate "${CACHE[@]}" --set "model=$WORK/fp8" --prompt 'Found what?' --max-tokens 16 --json
 fp8=$(field ids "$WORK/out")
