@@ -251,22 +251,24 @@ static int name_parse(const char *const *names, const char *text)
     return -EINVAL;
 }
 
-/* A whole number of decimal digits and one of the suffixes, each with its factor. */
+/* A whole number of decimal digits and one of the suffixes, each with its factor. One with a minus, or
+ * that is beyond 64 bits, is a number as well: the range says that it does not do.
+ * errors   -EINVAL no number; -ERANGE */
 static int number_parse(const char *text, const char *const *suffix, const int64_t *factor,
                         int64_t *out)
 {
+    const char *digits = text + (text[0] == '-');
     char *end;
     long long v;
 
-    if (!isdigit((unsigned char)text[0]))
+    if (!isdigit((unsigned char)digits[0]))
         return -EINVAL;
     errno = 0;
     v = strtoll(text, &end, 10);
-    if (errno == ERANGE)
-        return -EINVAL;
     for (int i = 0; suffix[i]; i++)
         if (strcmp(end, suffix[i]) == 0)
-            return __builtin_mul_overflow((int64_t)v, factor[i], out) ? -EINVAL : 0;
+            return errno == ERANGE || __builtin_mul_overflow((int64_t)v, factor[i], out) ? -ERANGE
+                                                                                         : 0;
     return -EINVAL;
 }
 
@@ -287,14 +289,14 @@ static int int_set(struct config *c, const struct field *f, const char *where, c
         r = number_parse(text, bytes, bytes_factor, &v);
     else
         r = number_parse(text, f->type == CFG_MS ? ms : none, ms_factor, &v);
-    if (r < 0)
-        return fail(-EINVAL, "%s: %s: want a number%s, got \"%s\"", where, f->key,
+    if (r == -EINVAL)
+        return fail(r, "%s: %s: want a whole number%s, got \"%s\"", where, f->key,
                     f->type == CFG_AUTO_INT ? " or auto"
                     : f->type == CFG_MS     ? " of ms, or with the suffix s"
                     : f->type == CFG_BYTES  ? " of bytes, or with the suffix KiB, MiB or GiB"
                                             : "",
                     text);
-    if (v < f->lo || v > f->hi)
+    if (r < 0 || v < f->lo || v > f->hi)
         return fail(-EINVAL, "%s: %s: want %lld to %lld, got %s", where, f->key, (long long)f->lo,
                     (long long)f->hi, text);
     if (f->type == CFG_BYTES)
