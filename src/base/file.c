@@ -273,16 +273,22 @@ int full_pwrite(int fd, const void *data, size_t bytes, off_t offset, const char
     return 0;
 }
 
+/* The folder above is there, so "no such file" is no missing file: /proc and its like take no
+ * folders, and a link that leads nowhere keeps its name.
+ */
 static int make_dir(const char *path, mode_t mode)
 {
     struct stat st;
+    int r = 0;
 
     if (mkdir(path, mode) == 0)
         return 0;
     if (errno != EEXIST)
-        return fail_path(path, "mkdir");
-    if (stat(path, &st) < 0)
-        return fail_path(path, "stat");
+        r = fail_path(path, "mkdir");
+    else if (stat(path, &st) < 0)
+        r = fail_path(path, "stat");
+    if (r < 0)
+        return r == -ENOENT ? -EROFS : r;
     return S_ISDIR(st.st_mode) ? 0 : fail(-ENOTDIR, "%s: exists and is no folder", path);
 }
 

@@ -53,7 +53,8 @@ int full_pread(int fd, void *out, size_t bytes, off_t offset, const char *name);
 int full_pwrite(int fd, const void *data, size_t bytes, off_t offset, const char *name);
 
 /* make_dirs - the folder path and every missing folder above it; one that is there is fine.
- * errors   -ENOTDIR if something else has the name; else the errno of mkdir
+ * errors   -ENOTDIR if something else has the name; -EROFS where no folder can be; else the errno of
+ *          mkdir
  */
 int make_dirs(const char *path, mode_t mode);
 

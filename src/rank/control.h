@@ -65,9 +65,9 @@ struct group_settings {
  * A stranger never ends rank 0: other magic, silence, or a wrong proof closes that connection after
  * one log line (one a second). Errors and the exit codes that group_exit_code gives them:
  *
- *   -EINVAL      78  the settings; version, world, rank or config differ (both sides say which: at
- *                    most three keys); this rank is taken (the second one to come ends, rank 0
- *                    goes on)
+ *   -EINVAL      78  the settings; the secret is no file of 32 to 4096 bytes; version, world, rank
+ *                    or config differ (both sides say which: at most three keys); this rank is
+ *                    taken (the second one to come ends, rank 0 goes on)
  *   -EACCES      77  the secret differs (rank 0 goes on listening); or others may read its file
  *   -ENOENT      66  no secret file
  *   -EADDRINUSE  69  rank 0's port is taken; so -EADDRNOTAVAIL, -EHOSTUNREACH, -ETIMEDOUT

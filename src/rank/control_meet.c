@@ -61,8 +61,8 @@ int secret_load(const struct group_settings *s, struct control_secret *out)
                     "control: link %s needs a secret: a file of at least %d bytes, mode 0600",
                     s->link, SECRET_MIN);
     r = file_read(s->secret, CONTROL_SECRET_MAX, &text, &n);
-    if (r < 0)
-        return r;
+    if (r < 0) /* what is there and can be no secret is a wrong setting, whatever it is */
+        return r == -ENOENT || r == -EACCES || r == -ENOMEM || r == -EMFILE ? r : -EINVAL;
     if (stat(s->secret, &st) == 0 && (st.st_mode & 077) != 0)
         r = fail(-EACCES, "control: secret %s has mode %04o, want 0600", s->secret,
                  st.st_mode & 07777);

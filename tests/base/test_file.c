@@ -184,6 +184,9 @@ Test(file, folders_are_made_with_their_parents)
     cr_assert(eq(int, file_write("file", "", 0, 0644), 0));
     cr_expect(eq(int, make_dirs("file/a", 0755), -ENOTDIR));
     cr_expect(eq(int, make_dirs("file", 0755), -ENOTDIR));
+    cr_assert(eq(int, symlink("nowhere", "link"), 0));
+    cr_expect(eq(int, make_dirs("link", 0755), -EROFS));
+    cr_expect(eq(int, make_dirs("/proc/none/a", 0755), -EROFS));
 }
 
 Test(file, a_lock_has_one_holder)

@@ -66,6 +66,13 @@ expect 69 'error: cuda: ' "${G[@]}" --prompt a --set backend=cuda --set device=6
 same 'packs for a device that is not there' "$(find "$WORK/unasked" -name '*.pack' 2>/dev/null)" ''
 expect 73 '' "${G[@]}" --prompt a --set cache=/dev/null/cache
 expect 73 '' "${G[@]}" --prompt a --set log=/dev/null/log
+ln -s nowhere "$WORK/nowhere-link"
+for folder in /proc/none "$WORK/nowhere-link"; do # nothing is missing there, and nothing can be made
+    expect 73 'No such file' "${G[@]}" --prompt a --set "cache=$folder"
+    expect 73 'No such file' "${G[@]}" --prompt a --set "log=$folder"
+    expect 73 'No such file' "$TANDEM" pack "$MODEL" "$folder"
+    expect 73 'No such file' "$TANDEM" convert "$MODEL" "$folder" --to fp8
+done
 expect 64 'no key bogus' "$TANDEM" config --get bogus
 "$TANDEM" config --set slots=2 --set context=1000 >"$WORK/a.conf"
 "$TANDEM" config --config "$WORK/a.conf" >"$WORK/b.conf"
@@ -448,6 +455,13 @@ cp "$WORK/secret" "$WORK/open"
 chmod 644 "$WORK/open"
 expect 77 'open' "${pair[@]}" --set rank=1 --set "secret=$WORK/open"
 expect 66 'none' "${pair[@]}" --set rank=1 --set "secret=$WORK/none"
+(umask 077 && head -c 5000 /dev/urandom >"$WORK/long" && head -c 31 /dev/urandom >"$WORK/short" && mkfifo "$WORK/fifo")
+expect 78 'long: 5000 bytes, at most 4096' "${pair[@]}" --set rank=1 --set "secret=$WORK/long"
+expect 78 'short has 31 bytes, want at least 32' "${pair[@]}" --set rank=1 --set "secret=$WORK/short"
+for secret in "$WORK/fifo" "$WORK"; do
+    expect 78 "$secret: not a regular file" "${pair[@]}" --set rank=1 --set "secret=$secret"
+done
+expect 78 'Not a directory' "${pair[@]}" --set rank=1 --set "secret=$WORK/short/secret"
 same 'strangers do not end rank 0' yes "$(kill -0 $waiting && echo yes)"
 kill -TERM $waiting
 wait $waiting
