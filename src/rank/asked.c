@@ -66,10 +66,10 @@ static int choose_seed(struct asked *q)
 }
 
 /* Everything that a request must be, whoever wrote it. */
-static int check(struct asked *q, const struct asking *a)
+static int check(struct asked *q, const struct asking *a, const char *name)
 {
     struct prompt p = { .ids = q->ids, .n = q->q.n };
-    int code = prompt_fits(&p, a->context);
+    int code = prompt_fits(&p, a->context, name);
 
     q->q.ids = q->ids;
     if (code == 0 && request_check(&q->q, a->vocab) < 0)
@@ -338,7 +338,7 @@ int asked_job(const struct asking *a, const char *text, size_t bytes, const char
         r = read_job(&q, a, q.job);
     code = exit_code_of(STEP_DATA, r);
     if (code == 0)
-        code = check(&q, a);
+        code = check(&q, a, NULL); /* every line says what it is about */
     log_about(NULL);
     if (code == 0)
         *out = q;
@@ -365,6 +365,7 @@ static struct asked *one_more(struct asked_list *l)
 static int read_line(const struct asking *a, const struct given *g, struct asked_list *l)
 {
     struct asked *q = one_more(l);
+    char buf[PROMPT_NAME_CAP];
     struct prompt p;
     int code;
 
@@ -376,7 +377,7 @@ static int read_line(const struct asking *a, const struct given *g, struct asked
         return code;
     q->ids = p.ids;
     q->q.n = p.n;
-    return check(q, a);
+    return check(q, a, prompt_name(a->o, g, buf));
 }
 
 /* One line; blank ones say nothing. */

@@ -50,7 +50,7 @@ static int prepare(struct job *j, struct rank *k)
     for (int i = 0; i < s->n && code == 0; i++) {
         struct text_item *it = &s->item[i];
 
-        code = prompt_fits(&it->p.prompt, k->bounds.context);
+        code = prompt_fits(&it->p.prompt, k->bounds.context, it->p.name);
         for (int t = 0; t < it->p.prompt.n && code == 0; t++)
             if (it->p.prompt.ids[t] >= s->vocab) {
                 fail(-EINVAL, "%s: token %d, the vocabulary of %s is %d", it->p.name,

@@ -54,7 +54,7 @@ static int prepare(struct job *j, struct rank *k)
     int code = prompt_folder(b->o->prompts, k->tok, b->prompt, &b->n), kinds = 0;
 
     for (int i = 0; i < b->n && code == 0; i++) {
-        code = prompt_fits(&b->prompt[i].prompt, k->bounds.context);
+        code = prompt_fits(&b->prompt[i].prompt, k->bounds.context, b->prompt[i].name);
         b->kind[i] = i;
         for (int k0 = i - 1; k0 >= 0; k0--)
             if (same_kind(b->prompt[k0].name, b->prompt[i].name))

@@ -38,7 +38,7 @@ static int prepare(struct job *j, struct rank *k)
     for (int i = 0; i < d->n; i++) {
         d->item[i].p = p[i];
         if (code == 0)
-            code = prompt_fits(&p[i].prompt, k->bounds.context);
+            code = prompt_fits(&p[i].prompt, k->bounds.context, p[i].name);
     }
     return code;
 }

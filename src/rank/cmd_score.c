@@ -29,10 +29,12 @@ struct score {
 static int prepare(struct job *j, struct rank *k)
 {
     struct score *s = (struct score *)j;
-    int code = prompt_read(s->o, &s->o->given[0], k->tok, k->model->vocab, &s->prompt);
+    const struct given *g = &s->o->given[0];
+    char buf[PROMPT_NAME_CAP];
+    int code = prompt_read(s->o, g, k->tok, k->model->vocab, &s->prompt);
 
     if (code == 0)
-        code = prompt_fits(&s->prompt, k->bounds.context);
+        code = prompt_fits(&s->prompt, k->bounds.context, prompt_name(s->o, g, buf));
     s->vocab = k->model->vocab;
     if (s->o->top > s->vocab)
         s->o->top = s->vocab;

@@ -85,21 +85,44 @@ refuse:
     return CODE_DATA;
 }
 
+const char *prompt_name(const struct options *o, const struct given *g, char buf[PROMPT_NAME_CAP])
+{
+    if (g->as != GIVEN_TEXT)
+        return g->what;
+    if (o->givens == 1)
+        return NULL;
+    snprintf(buf, PROMPT_NAME_CAP, "prompt %d", (int)(g - o->given) + 1);
+    return buf;
+}
+
+/* A text whose bytes are wrong, by its name. */
+static int encode_named(const struct tokenizer *t, const char *name, const char *text, size_t bytes,
+                        unsigned flags, struct prompt *out)
+{
+    int code;
+
+    log_about(name);
+    code = prompt_encode(t, text, bytes, flags, out);
+    log_about(NULL);
+    return code;
+}
+
 int prompt_read(const struct options *o, const struct given *g, const struct tokenizer *t,
                 int vocab, struct prompt *out)
 {
     unsigned flags = (o->no_bos ? 0 : ENCODE_BOS) | (o->markers ? ENCODE_MARKERS : 0);
-    char *text;
+    char *text, buf[PROMPT_NAME_CAP];
+    const char *name = prompt_name(o, g, buf);
     size_t bytes;
     int r;
 
     if (g->as == GIVEN_TEXT)
-        return prompt_encode(t, g->what, strlen(g->what), flags, out);
+        return encode_named(t, name, g->what, strlen(g->what), flags, out);
     r = file_read_stream(g->what, PROMPT_BYTES, &text, &bytes);
     if (r < 0)
         return exit_code_of(STEP_DATA, r);
     r = g->as == GIVEN_IDS_FILE ? parse_ids(text, bytes, g->what, vocab, out)
-                                : prompt_encode(t, text, bytes, flags, out);
+                                : encode_named(t, name, text, bytes, flags, out);
     free(text);
     return r;
 }
@@ -129,7 +152,7 @@ static int read_named(struct named_prompt *p, const char *folder, const char *na
     if (bytes > 0 && p->text[bytes - 1] == '\n')
         p->text[--bytes] = 0;
     snprintf(p->name, sizeof(p->name), "%.*s", (int)(strlen(name) - strlen(".txt")), name);
-    return prompt_encode(t, p->text, bytes, ENCODE_BOS | ENCODE_MARKERS, &p->prompt);
+    return encode_named(t, path, p->text, bytes, ENCODE_BOS | ENCODE_MARKERS, &p->prompt);
 }
 
 int prompt_folder(const char *folder, const struct tokenizer *t, struct named_prompt *out, int *n)
@@ -161,14 +184,16 @@ void prompts_free(struct named_prompt *p, int n)
     }
 }
 
-int prompt_fits(const struct prompt *p, int context)
+int prompt_fits(const struct prompt *p, int context, const char *name)
 {
-    if (p->n == 0) {
-        fail(-EINVAL, "prompt is empty: no token to begin with");
-        return CODE_DATA;
-    }
-    if (p->n <= context)
+    const char *colon = name ? ": " : "";
+
+    name = name ? name : "";
+    if (p->n > 0 && p->n <= context)
         return 0;
-    fail(-EINVAL, "prompt has %d tokens, the context holds %d", p->n, context);
+    if (p->n == 0)
+        fail(-EINVAL, "%s%sprompt is empty: no token to begin with", name, colon);
+    else
+        fail(-EINVAL, "%s%sprompt has %d tokens, the context holds %d", name, colon, p->n, context);
     return CODE_DATA;
 }

@@ -20,6 +20,11 @@ struct prompt {
 int prompt_read(const struct options *o, const struct given *g, const struct tokenizer *t,
                 int vocab, struct prompt *out);
 
+/* prompt_name - what messages call it: the file, "prompt 2" where the line has several, else NULL.
+ * Borrowed from the options or from buf. */
+#define PROMPT_NAME_CAP 32
+const char *prompt_name(const struct options *o, const struct given *g, char buf[PROMPT_NAME_CAP]);
+
 /* prompt_encode - a text as a prompt. */
 int prompt_encode(const struct tokenizer *t, const char *text, size_t bytes, unsigned flags,
                   struct prompt *out);
@@ -41,8 +46,8 @@ struct named_prompt {
 int prompt_folder(const char *folder, const struct tokenizer *t, struct named_prompt *out, int *n);
 void prompts_free(struct named_prompt *p, int n);
 
-/* prompt_fits - a model can begin with it.
+/* prompt_fits - a model can begin with it. name: whose the message is, NULL if there is only one.
  * result   0; 65 if it is empty, or too long with both numbers in the message */
-int prompt_fits(const struct prompt *p, int context);
+int prompt_fits(const struct prompt *p, int context, const char *name);
 
 #endif

@@ -310,11 +310,23 @@ same 'ids from a pipe' "$(printf '0 1 2' >"$WORK/ids" && "$TANDEM" detokenize "$
 expect 0 '' piped "${launch[@]}" "${pair_conf[@]}" "${BASE[@]}" --set "port=$(free_port)" generate --ids /dev/stdin --max-tokens 2
 expect 65 '' "${G[@]}" --ids "$WORK"
 printf 'a\xffb' >"$WORK/bytes"
-expect 65 'byte 1 is not UTF-8' "${G[@]}" --prompt-file "$WORK/bytes"
+expect 65 'bytes: prompt byte 1 is not UTF-8' "${G[@]}" --prompt-file "$WORK/bytes"
+expect 65 'bytes: prompt byte 1 is not UTF-8' "${G[@]}" --prompt a --prompt-file "$WORK/bytes"
+expect 65 'error: prompt 2: prompt byte 1 is not UTF-8' "${G[@]}" --prompt a --prompt $'a\xffb'
+mkdir "$WORK/texts" && cp "$WORK/bytes" "$WORK/texts/b.txt" && seq 99 >"$WORK/texts/a.txt"
+expect 65 'texts/b.txt: prompt byte 1 is not UTF-8' "$TANDEM" demo "${BASE[@]}" --prompts "$WORK/texts"
+rm "$WORK/texts/b.txt"
+for command in demo bench "score --against $MODEL"; do
+    # shellcheck disable=SC2086 # words
+    expect 65 'error: a: prompt has [0-9]* tokens, the context holds 64' "$TANDEM" $command "${BASE[@]}" --set context=64 \
+        --prompts "$WORK/texts"
+done
+expect 65 'a.txt: prompt has [0-9]* tokens' "$TANDEM" score "${BASE[@]}" --set context=64 --prompt-file "$WORK/texts/a.txt"
 
 small=(--set context=20 --set prefill_chunk=16 --json --set ignore_eos=on)
 twenty='0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19'
 expect 65 'prompt has 21 tokens, the context holds 20' ids "$twenty 20" "${small[@]}"
+expect 65 'error: prompt 2: prompt has [0-9]* tokens' "${G[@]}" --prompt a --prompt "$twenty" "${small[@]}"
 expect 0 '' ids "$twenty" "${small[@]}"
 same 'a prompt that fills the context' '[] "length" 0' \
     "$(field ids "$WORK/out") $(field finish "$WORK/out") $(field rounds "$WORK/out")"
