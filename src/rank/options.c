@@ -115,7 +115,7 @@ static const struct entry entries[] = {
     { "replies", ID_REPLIES, OPT_MANY, "N", "of each request, with seeds of their own (1)" },
     { "draft", ID_DRAFT, OPT_REPLY | OPT_BENCH, "NAME",
       "auto, none or a drafter's name; as --set draft=NAME" },
-    { "top", ID_TOP, OPT_TOP, "N", "how many of the largest logits to print (5)" },
+    { "top", ID_TOP, OPT_TOP, "N", "how many of the largest logits to print, at most 1000 (5)" },
     { "ranks", ID_RANKS, OPT_PACK, "N", "how many ranks share the model (1)" },
     { "rank", ID_RANK, OPT_PACK, "R", "only this rank's pack" },
     { "layout", ID_LAYOUT, OPT_PACK, "cpu|cuda|both",
@@ -329,7 +329,7 @@ static int parse_gbps(struct options *o, const char *value)
 {
     int code = parse_real("gbps", value, &o->gbps);
 
-    return code == 0 && !(o->gbps > 0 && o->gbps < 1e9) ? wrong("gbps", value, "a number above 0")
+    return code == 0 && !(o->gbps > 0 && o->gbps < 1e9) ? wrong("gbps", value, "a number above 0 and below 1e9")
                                                         : code;
 }
 
@@ -571,7 +571,8 @@ static int check_line(const struct command_spec *s, struct options *o, int words
              s->options & OPT_MANY ? ", --jobs" : "", o->givens);
         return CODE_USAGE;
     }
-    if (sampler_check(&o->sampler) < 0)
+    if (sampler_check(&o->sampler) < 0 ||
+        sampler_check_biases(o->bias, o->sampler.biases, INT32_MAX) < 0)
         return CODE_USAGE;
     if (o->pack_rank >= o->pack_ranks) {
         fail(-EINVAL, "--rank: %d of %d", o->pack_rank, o->pack_ranks);

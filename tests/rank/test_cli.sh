@@ -31,6 +31,10 @@ expect 64 'temperature: want a number' "${G[@]}" --prompt a --temperature warm
 expect 64 'top_p' "${G[@]}" --prompt a --top-p 1.5
 expect 64 'min_p' "${G[@]}" --prompt a --min-p -0.1
 expect 64 'top-k' "${G[@]}" --prompt a --top-k -1
+expect 64 'logit_bias nan, want -1000' "${G[@]}" --prompt a --logit-bias 5=nan
+expect 64 'logit_bias 1001, want -1000' "${G[@]}" --prompt a --logit-bias 5=1001
+expect 64 'token 5 has two biases' "${G[@]}" --prompt a --logit-bias 5=1 --ban 5
+expect 65 'biased token 4096, want 0 .. 4095' "${G[@]}" --prompt a --ban 4096
 expect 64 'seed' "${G[@]}" --prompt a --seed -1
 expect 64 'seed' "${G[@]}" --prompt a --seed 18446744073709551616
 expect 64 'stop string is empty' "${G[@]}" --prompt a --stop ''
