@@ -109,8 +109,7 @@ bool lead_leaving(const struct lead *l)
     return atomic_load(&k->drain->asked) || (k->group && group_stopping(k->group));
 }
 
-/* ---- requests
- * ---------------------------------------------------------------------------------------- */
+/* ---- requests -------------------------------------------------------------------------------- */
 
 int request_check(const struct request *q, int vocab)
 {
@@ -240,8 +239,7 @@ int lead_add(struct lead *l, const struct request *q, struct reply *out)
     return admit(l, slot);
 }
 
-/* ---- prompts
- * ----------------------------------------------------------------------------------------- */
+/* ---- prompts --------------------------------------------------------------------------------- */
 
 static int prompt_step(struct lead *l, int slot)
 {
@@ -261,8 +259,7 @@ static int prompt_step(struct lead *l, int slot)
     return 0;
 }
 
-/* ---- what lands
- * ----------------------------------------------------------------------------------------- */
+/* ---- what lands ------------------------------------------------------------------------------ */
 
 static void say(struct stream *s, size_t before)
 {
@@ -330,8 +327,7 @@ static int leave(struct lead *l, int slot, enum finish f)
     return err;
 }
 
-/* ---- rounds
- * ------------------------------------------------------------------------------------------ */
+/* ---- rounds ---------------------------------------------------------------------------------- */
 
 static int decoding(const struct lead *l)
 {

@@ -188,8 +188,7 @@ void options_help(const struct command_spec *s)
     }
 }
 
-/* ---- values
- * ------------------------------------------------------------------------------------------ */
+/* ---- values ---------------------------------------------------------------------------------- */
 
 static int wrong(const char *option, const char *value, const char *want)
 {
@@ -399,8 +398,7 @@ static int read_config(struct options *o, const char *path)
     return exit_code_of(STEP_CONFIG, config_read(&o->cfg, path));
 }
 
-/* ---- the line
- * ---------------------------------------------------------------------------------------- */
+/* ---- the line -------------------------------------------------------------------------------- */
 
 static int apply(struct options *o, const struct entry *e, const char *value)
 {

@@ -26,8 +26,7 @@ int packs_path(const char *folder, int rank, char path[PATH_CAP])
     return path_join(path, PATH_CAP, folder, name);
 }
 
-/* ---- blueprint
- * --------------------------------------------------------------------------------------- */
+/* ---- blueprint ------------------------------------------------------------------------------- */
 
 int blueprint_open(const char *text, size_t bytes, const char *family, bool cache_quant, int rank,
                    int ranks, int width_unit, enum exit_step *step, struct blueprint *out)
@@ -144,8 +143,7 @@ static int from_cache(const struct config *cfg, enum layout layout, bool make,
     return r;
 }
 
-/* ---- packs
- * ------------------------------------------------------------------------------------------- */
+/* ---- packs ----------------------------------------------------------------------------------- */
 
 static bool holds(const char *folder, const char *name)
 {

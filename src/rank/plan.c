@@ -35,8 +35,7 @@ size_t plan_words(const struct plan_bounds *b)
     return admit > frame ? admit : frame;
 }
 
-/* ---- encoding
- * ---------------------------------------------------------------------------------------- */
+/* ---- encoding -------------------------------------------------------------------------------- */
 
 static uint64_t at(uint64_t value, int bit)
 {
@@ -163,8 +162,7 @@ size_t plan_put_clock(const struct plan_clock *p, uint64_t *word)
     return 1 + (size_t)p->ranks;
 }
 
-/* ---- decoding
- * ---------------------------------------------------------------------------------------- */
+/* ---- decoding -------------------------------------------------------------------------------- */
 
 /* Takes words one after the other and keeps the first thing that was wrong with them. */
 struct taker {

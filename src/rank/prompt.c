@@ -127,8 +127,7 @@ int prompt_read(const struct options *o, const struct given *g, const struct tok
     return r;
 }
 
-/* ---- folders
- * ----------------------------------------------------------------------------------------- */
+/* ---- folders --------------------------------------------------------------------------------- */
 
 static int is_text(const struct dirent *e)
 {

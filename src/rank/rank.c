@@ -30,8 +30,7 @@
 #define HOST_SLOT_BYTES ((size_t)4 << 10)
 #define CAUSE_WAIT_MS 100 /* a dead peer's control connection ends about when its links do */
 
-/* ---- open
- * -------------------------------------------------------------------------------------------- */
+/* ---- open ------------------------------------------------------------------------------------ */
 
 /* The failure of a group must end this process even while its round's thread computes for seconds.
  * Of ranks that are threads the first one speaks for all. */
@@ -158,8 +157,7 @@ static int open_group(struct rank *k)
     return r < 0 ? r : group_open(&s, &k->group);
 }
 
-/* ---- load
- * -------------------------------------------------------------------------------------------- */
+/* ---- load ------------------------------------------------------------------------------------ */
 
 static void add_end(struct rank *k, int32_t tok)
 {
@@ -418,8 +416,7 @@ int rank_load(struct rank *k)
     return exit_code_of(step, r);
 }
 
-/* ---- join
- * -------------------------------------------------------------------------------------------- */
+/* ---- join ------------------------------------------------------------------------------------ */
 
 static enum comm_wire wire_of(const struct rank *k)
 {
@@ -704,8 +701,7 @@ int rank_join(struct rank *k)
     return exit_code_of(STEP_DEVICE, r);
 }
 
-/* ---- end
- * --------------------------------------------------------------------------------------------- */
+/* ---- end ------------------------------------------------------------------------------------- */
 
 int rank_broken(struct rank *k, int r, const char *fmt, ...)
 {

@@ -104,8 +104,7 @@ int round_close(struct rounds *r)
     return err;
 }
 
-/* ---- shared steps
- * ------------------------------------------------------------------------------------ */
+/* ---- shared steps ---------------------------------------------------------------------------- */
 
 /* Rank 0 never sends this: the order and this rank's state do not fit together. */
 __attribute__((format(printf, 4, 5))) static int refuse(struct rounds *r, enum plan_op op, int slot,
@@ -226,8 +225,7 @@ static int64_t collect(struct rounds *r)
     return clock_ns() - begin;
 }
 
-/* ---- requests
- * ---------------------------------------------------------------------------------------- */
+/* ---- requests -------------------------------------------------------------------------------- */
 
 /* The prompt's last token is the pending one: no window has chosen it. */
 static void set_pending(struct rounds *r, int slot)
@@ -464,8 +462,7 @@ int round_calibrate(struct rounds *r, const struct plan_calibrate *p, int64_t *n
     return 0;
 }
 
-/* ---- rounds
- * ------------------------------------------------------------------------------------------ */
+/* ---- rounds ---------------------------------------------------------------------------------- */
 
 /* Rank 0's word about a window against this rank's own outcome. */
 static int compare(struct rounds *r, const struct plan_commit *c)

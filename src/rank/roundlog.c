@@ -32,8 +32,7 @@ struct roundlog {
     struct tally sums;
 };
 
-/* ---- lines
- * ------------------------------------------------------------------------------------------- */
+/* ---- lines ----------------------------------------------------------------------------------- */
 
 /* Nanoseconds to a tenth of a microsecond. */
 static void put_us(struct json_writer *w, const char *key, int64_t ns)
@@ -143,8 +142,7 @@ static void put_line(struct roundlog *l, const struct round_record *r)
     json_end_object(w);
 }
 
-/* ---- sums
- * -------------------------------------------------------------------------------------------- */
+/* ---- sums ------------------------------------------------------------------------------------ */
 
 static double per(double a, double b)
 {
@@ -260,8 +258,7 @@ static void write_phases(struct roundlog *l)
     json_writer_reset(&l->w);
 }
 
-/* ---- the writer's thread
- * -------------------------------------------------------------------------------- */
+/* ---- the writer's thread --------------------------------------------------------------------- */
 
 static void take_records(void *arg, const void *data, size_t n)
 {

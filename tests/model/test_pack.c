@@ -8,8 +8,7 @@
 #include "tests/model/pack_rig.h"
 #include "tests/model/watch_source.h"
 
-/* ---- a few weights of the pocket model, every kind and every cut
- * -------------------------------------- */
+/* ---- a few weights of the pocket model, every kind and every cut ----------------------------- */
 
 static const int64_t primes[12] = { 701, 709, 719, 727, 733, 739, 743, 751, 757, 761, 769, 773 };
 
@@ -37,8 +36,7 @@ static void some_weights(void *object, struct walk *w)
     walk_mat(w, &s->head, 4096, 256, SHARD_ROWS, 1, "head.weight");
 }
 
-/* ---- comparing a bound pack with its source, value by value
- * ------------------------------------------- */
+/* ---- comparing a bound pack with its source, value by value ---------------------------------- */
 
 struct compare {
     struct walk w;
@@ -196,8 +194,7 @@ Test(pack, shares_of_the_pocket_model_are_the_source_value_by_value)
     folder_count(folder, 1);
 }
 
-/* ---- weights that are larger than a block, in every cut
- * ------------------------------------------------ */
+/* ---- weights that are larger than a block, in every cut -------------------------------------- */
 
 struct large {
     struct mat tiles, long_rows, long_cut, narrow_cut, one_column;
@@ -289,8 +286,7 @@ Test(pack, other_weights_have_another_set_digest)
     folder_count(folder, 1);
 }
 
-/* ---- what a pack carries
- * ------------------------------------------------------------------------------- */
+/* ---- what a pack carries --------------------------------------------------------------------- */
 
 Test(pack, blobs_family_and_list_come_back)
 {

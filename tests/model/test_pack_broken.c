@@ -168,8 +168,7 @@ Test(pack_broken, broken_headers_are_refused)
     folder_count(folder, 1);
 }
 
-/* ---- tables of contents that lie
- * ------------------------------------------------------------------------ */
+/* ---- tables of contents that lie ------------------------------------------------------------- */
 
 enum lie {
     LIE_NONE,

@@ -33,8 +33,7 @@ Test(pack_write, walk_that_names_a_weight_twice_is_not_packed)
     src->ops->close(src);
 }
 
-/* ---- interrupted, crowded, full
- * ------------------------------------------------------------------------- */
+/* ---- interrupted, crowded, full -------------------------------------------------------------- */
 
 Test(pack_write, a_missing_tensor_leaves_nothing_behind)
 {
@@ -358,8 +357,7 @@ Test(pack_write, a_full_disk_is_told_before_reading)
     rmdir(folder);
 }
 
-/* ---- first use
- * ------------------------------------------------------------------------------------------- */
+/* ---- first use ------------------------------------------------------------------------------- */
 
 Test(pack_write, first_use_packs_and_the_next_finds_it)
 {

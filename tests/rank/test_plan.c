@@ -41,8 +41,7 @@ static struct plan_msg message(int op, const uint64_t *word, size_t n)
     return (struct plan_msg){ .op = op, .round = 7, .n = n, .word = word };
 }
 
-/* ---- there and back
- * ---------------------------------------------------------------------------------- */
+/* ---- there and back -------------------------------------------------------------------------- */
 
 static struct plan_round some_round(uint64_t *n)
 {
@@ -176,8 +175,7 @@ Test(plan, the_other_orders_come_back_as_they_were)
     cr_expect(eq(int, slot, 3));
 }
 
-/* ---- what is refused
- * --------------------------------------------------------------------------------- */
+/* ---- what is refused ------------------------------------------------------------------------- */
 
 /* A good message, one word of which is replaced. */
 struct bad_case {
