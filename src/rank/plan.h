@@ -42,17 +42,9 @@ enum plan_op {
 };
 
 enum admit_flag { ADMIT_DRAFT = 1, ADMIT_IGNORE_END = 2 };
-enum commit_flag {
-    COMMIT_MATCHED = 1,
-    COMMIT_STOPPED = 2
-}; /* all accepted landed; the request is over */
-enum plan_source {
-    SOURCE_NONE,
-    SOURCE_DRAFTER,
-    SOURCE_COPY,
-    SOURCE_FORCED,
-    SOURCES
-};                                          /* of a window's drafts */
+/* MATCHED: all that was accepted landed; STOPPED: the request is over */
+enum commit_flag { COMMIT_MATCHED = 1, COMMIT_STOPPED = 2 };
+enum plan_source { SOURCE_NONE, SOURCE_DRAFTER, SOURCE_COPY, SOURCES }; /* of a window's drafts */
 enum plan_arm { ARM_BEHIND = 1 };           /* the asked passes run behind this round's commit */
 enum calibrate_flag { CALIBRATE_PASS = 1 }; /* a draft pass, no window */
 

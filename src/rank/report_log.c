@@ -171,15 +171,13 @@ static enum plan_source take_source(struct report_log *l, const struct json *o)
         return SOURCE_NONE;
     if (strcmp(name, "lookup") == 0)
         return SOURCE_COPY;
-    if (strcmp(name, "forced") == 0)
-        return SOURCE_FORCED;
     snprintf(l->drafter, sizeof(l->drafter), "%s", name);
     return SOURCE_DRAFTER;
 }
 
 const char *report_source(const struct report_log *l, int source)
 {
-    static const char *const names[SOURCES] = { "no drafts", "drafter", "copies", "forced" };
+    static const char *const names[SOURCES] = { "no drafts", "drafter", "copies" };
 
     return source == SOURCE_DRAFTER && l->drafter[0] ? l->drafter : names[source];
 }

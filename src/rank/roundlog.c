@@ -72,7 +72,7 @@ static void put_chances(struct json_writer *w, const char *key, const struct rou
 
 static const char *source_of(const struct roundlog *l, enum plan_source s)
 {
-    static const char *const names[SOURCES] = { "none", "drafter", "lookup", "forced" };
+    static const char *const names[SOURCES] = { "none", "drafter", "lookup" };
 
     return s == SOURCE_DRAFTER && l->drafter[0] ? l->drafter : names[s];
 }
