@@ -13,6 +13,7 @@
 #define TANDEM_MODEL_DEEPSEEK_V41_H
 
 #include "kernels/ops.h"
+#include "src/model/family.h"
 #include "src/model/slot.h"
 #include "src/model/walk.h"
 
@@ -47,7 +48,7 @@ struct v41_arch {
     int engram_pad;
     /* DSpark */
     int stages, block, noise, markov_rank, draft_experts, draft_top_k;
-    int bos, eos[4], n_eos;
+    int bos, eos[FAMILY_ENDS_MAX], n_eos;
     int context_max;
 };
 

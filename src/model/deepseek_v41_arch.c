@@ -172,6 +172,9 @@ static int read_rope(const struct json *o, struct v41_arch *a)
         r = json_int(s, "original_max_position_embeddings", 1, INT_MAX, &a->yarn_original);
     if (r == 0 && (!(a->rope_theta > 1) || !(a->compress_theta > 1) || !(a->yarn_factor >= 1)))
         r = fail(-EINVAL, "config: rope_theta, compress_rope_theta and the factor must be above 1");
+    if (r == 0 && (!(a->yarn_slow > 0) || !(a->yarn_fast >= a->yarn_slow)))
+        r = fail(-EINVAL, "config: beta_fast %g, beta_slow %g, want fast >= slow > 0", a->yarn_fast,
+                 a->yarn_slow);
     return r;
 }
 
@@ -313,19 +316,12 @@ static int read_dspark(const struct json *o, struct v41_arch *a)
 static int read_ids(const struct json *top, const struct json *o, struct v41_arch *a)
 {
     const struct json *holder = json_has(o, "eos_token_id") ? o : top;
-    const struct json *eos = json_get(holder, "eos_token_id");
     int r;
 
     a->bos = -1;
     r = json_opt_int(json_has(o, "bos_token_id") ? o : top, "bos_token_id", 0, a->vocab - 1,
                      &a->bos);
-    if (r == 0 && json_is(eos, JSON_IS_ARRAY))
-        return read_list(holder, "eos_token_id", NULL, 0, a->vocab - 1, 4, a->eos, &a->n_eos);
-    if (r == 0 && json_is(eos, JSON_IS_INT)) {
-        a->n_eos = 1;
-        r = json_as_int(eos, 0, a->vocab - 1, &a->eos[0]);
-    }
-    return r;
+    return r == 0 ? config_ends(holder, a->vocab, FAMILY_ENDS_MAX, a->eos, &a->n_eos) : r;
 }
 
 /* Keys whose other values would change the arithmetic. */

@@ -37,6 +37,24 @@ int config_above_0(const struct json *o, const char *key, float *out)
     return 0;
 }
 
+int config_ends(const struct json *o, int vocab, int max, int *end, int *n)
+{
+    const struct json *v = json_get(o, "eos_token_id");
+    bool list = v && json_is(v, JSON_IS_ARRAY);
+    char path[160];
+    int r = 0;
+
+    *n = 0;
+    if (!json_has(o, "eos_token_id"))
+        return 0;
+    if (list && json_count(v) > (size_t)max)
+        return fail(-EINVAL, "%s: %zu entries, at most %d are supported",
+                    json_path(v, path, sizeof(path)), json_count(v), max);
+    for (size_t i = 0; i < (list ? json_count(v) : 1) && r == 0; i++)
+        r = json_as_int(list ? json_at(v, i) : v, 0, vocab - 1, &end[(*n)++]);
+    return r;
+}
+
 int family_find(const struct json *config, const struct family_ops **out)
 {
     const char *type;

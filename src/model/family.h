@@ -25,6 +25,12 @@ struct tokenizer;
 /* config_above_0 - a key whose value is finite and above 0, as a float.   errors   -EINVAL naming it */
 int config_above_0(const struct json *o, const char *key, float *out);
 
+#define FAMILY_ENDS_MAX 4
+
+/* config_ends - eos_token_id: a token or a list of at most max; *n is 0 if it is null or not there.
+ * errors   -EINVAL naming what is no token of the vocabulary, or how many there are */
+int config_ends(const struct json *o, int vocab, int max, int *end, int *n);
+
 struct family_ops {
     const char *name;
 
@@ -91,7 +97,7 @@ struct model {
     int tap_cols; /* values of a row of taps; 0: none */
     int tables;   /* n-gram tables */
     int engram_ld[WINDOW_TABLES];
-    int bos, eos[4], n_eos;
+    int bos, eos[FAMILY_ENDS_MAX], n_eos;
     int sites; /* exchange sites the forward uses: 0 .. sites - 1; drafters number theirs behind them */
 
     /* what drafters share with the model */

@@ -92,13 +92,19 @@ static int check_engram_rows(const struct json *config, const struct v41_model *
 {
     const struct json *o =
         json_has(config, "text_config") ? json_get(config, "text_config") : config;
-    const struct json *rows = json_get(o, "engram_num_embeddings");
+    const struct json *rows = NULL;
+    int r = json_opt_array(o, "engram_num_embeddings", &rows);
 
-    for (int t = 0; t < m->a.engrams && rows; t++) {
+    if (r < 0 || !rows)
+        return r;
+    if (json_count(rows) != (size_t)m->a.engrams)
+        return fail(-EINVAL, "config: engram_num_embeddings has %zu entries for %d layers",
+                    json_count(rows), m->a.engrams);
+    for (int t = 0; t < m->a.engrams; t++) {
         const int64_t *prime = engram_hash_primes(m->hash, t);
         int64_t sum = 0, want;
-        int r = json_as_i64(json_at(rows, (size_t)t), 0, INT64_MAX, &want);
 
+        r = json_as_i64(json_at(rows, (size_t)t), 0, INT64_MAX, &want);
         if (r < 0)
             return r;
         for (int c = 0; c < m->columns; c++)

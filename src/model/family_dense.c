@@ -122,7 +122,6 @@ static int check_ways(const struct json *c, double *theta)
 static int dense_open(const struct json *config, bool cache_quant, struct model **out)
 {
     struct dense_model *m = calloc(1, sizeof(*m));
-    const struct json *eos = json_get(config, "eos_token_id");
     const char *type;
     int r;
 
@@ -142,11 +141,8 @@ static int dense_open(const struct json *config, bool cache_quant, struct model 
     m->base.bos = -1;
     if (r == 0)
         r = json_opt_int(config, "bos_token_id", 0, m->base.vocab - 1, &m->base.bos);
-    for (size_t i = 0; r == 0 && i < (json_is(eos, JSON_IS_ARRAY) ? json_count(eos) : 0) && i < 4;
-         i++)
-        r = json_as_int(json_at(eos, i), 0, m->base.vocab - 1, &m->base.eos[m->base.n_eos++]);
-    if (r == 0 && json_is(eos, JSON_IS_INT))
-        r = json_as_int(eos, 0, m->base.vocab - 1, &m->base.eos[m->base.n_eos++]);
+    if (r == 0)
+        r = config_ends(config, m->base.vocab, FAMILY_ENDS_MAX, m->base.eos, &m->base.n_eos);
     if (r < 0)
         goto failed;
     m->head_norms = strcmp(type, "qwen3") == 0;

@@ -159,43 +159,40 @@ static int open_group(struct rank *k)
 
 /* ---- load ------------------------------------------------------------------------------------ */
 
-static void add_end(struct rank *k, int32_t tok)
+static int add_ends(struct rank *k, const int *tok, int n)
 {
-    for (int i = 0; i < k->ends; i++)
-        if (k->end[i] == tok)
-            return;
-    if (k->ends < RANK_ENDS_MAX)
-        k->end[k->ends++] = tok;
+    for (int i = 0; i < n; i++) {
+        int at = 0;
+
+        while (at < k->ends && k->end[at] != tok[i])
+            at++;
+        if (at == RANK_ENDS_MAX)
+            return fail(-EINVAL, "config.json and generation_config.json: more than %d end tokens",
+                        RANK_ENDS_MAX);
+        k->end[at] = tok[i];
+        k->ends += at == k->ends;
+    }
+    return 0;
 }
 
-/* End tokens that only generation_config.json names: one id or a list. */
+/* Those of config.json, then what only generation_config.json names. */
 static int read_ends(struct rank *k)
 {
+    int more[RANK_ENDS_MAX], n, r = add_ends(k, k->model->eos, k->model->n_eos);
     struct json *root;
-    const struct json *v;
     const char *text;
     size_t bytes;
-    int r = 0;
 
-    for (int i = 0; i < k->model->n_eos; i++)
-        add_end(k, k->model->eos[i]);
+    if (r < 0)
+        return r;
     if (pack_find_blob(k->pack, "generation_config.json", &text, &bytes) != 0)
         return 0;
     r = json_parse(text, bytes, "generation_config.json", 64, &root);
     if (r < 0)
         return r;
-    v = json_get(root, "eos_token_id");
-    if (v && json_type_of(v) != JSON_IS_NULL) {
-        bool list = json_is(v, JSON_IS_ARRAY);
-
-        for (size_t i = 0; i < (list ? json_count(v) : 1) && r == 0; i++) {
-            int tok;
-
-            r = json_as_int(list ? json_at(v, i) : v, 0, k->model->vocab - 1, &tok);
-            if (r == 0)
-                add_end(k, tok);
-        }
-    }
+    r = config_ends(root, k->model->vocab, RANK_ENDS_MAX, more, &n);
+    if (r == 0)
+        r = add_ends(k, more, n);
     json_close(root);
     return r;
 }

@@ -100,6 +100,8 @@ static const char *const refused[] = {
     "\"use_sliding_window\": true",
     "\"num_key_value_heads\": 3",
     "\"vocab_size\": 0",
+    "\"eos_token_id\": \"2\"",
+    "\"eos_token_id\": [1, 2, 3, 4, 5]",
 };
 
 Test(dense, refuses_other_arithmetic)

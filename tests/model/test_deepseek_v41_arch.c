@@ -1,0 +1,116 @@
+/* Configs of V4.1 that are wrong in one key: refused by its name, whatever stands there. */
+#include "src/base/file.h"
+#include "src/base/json.h"
+#include "src/model/family.h"
+#include "tests/base/capture.h"
+
+#include <criterion/criterion.h>
+#include <criterion/new/assert.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define TEXT_MAX 16384
+
+static char whole[TEXT_MAX];
+static struct capture lines;
+
+static void enter(void)
+{
+    char *text;
+    size_t bytes;
+
+    cr_assert(eq(int, file_read(POCKET "/config.json", TEXT_MAX / 2, &text, &bytes), 0));
+    memcpy(whole, text, bytes + 1);
+    free(text);
+    capture_start(&lines);
+}
+
+TestSuite(deepseek_v41_arch, .init = enter);
+
+/* The config with another value at the last place of key: ids of text_config come before those beside it. */
+static void with(const char *key, const char *value, char out[TEXT_MAX])
+{
+    char quoted[64];
+    const char *at, *end;
+    int depth = 0;
+
+    snprintf(quoted, sizeof(quoted), "\"%s\": ", key);
+    at = NULL;
+    for (const char *p = whole; (p = strstr(p, quoted)) != NULL;)
+        at = p += strlen(quoted);
+    cr_assert(at != NULL, "%s", key);
+    for (end = at; depth > 0 || !strchr(",}\n", *end); end++)
+        depth += (*end == '[') - (*end == ']');
+    snprintf(out, TEXT_MAX, "%.*s%s%s", (int)(at - whole), whole, value, end);
+}
+
+static int open_config(const char *text)
+{
+    const struct family_ops *family;
+    struct model *m = NULL;
+    struct json *config;
+    int r;
+
+    cr_assert(eq(int, json_parse(text, strlen(text), "config.json", 8, &config), 0), "%s", text);
+    cr_assert(eq(int, family_find(config, &family), 0));
+    r = family->open(config, true, &m);
+    if (r == 0)
+        m->ops->close(m);
+    json_close(config);
+    return r;
+}
+
+static const struct {
+    const char *key, *value;
+} refused[] = {
+    { "engram_num_embeddings", "\"x\"" },
+    { "engram_num_embeddings", "8882" },
+    { "engram_num_embeddings", "true" },
+    { "engram_num_embeddings", "{}" },
+    { "engram_num_embeddings", "[]" },
+    { "engram_num_embeddings", "[8882]" },
+    { "engram_num_embeddings", "[8882, 9912, 9912]" },
+    { "engram_num_embeddings", "[8882, -1]" },
+    { "engram_num_embeddings", "[8882, null]" },
+    { "eos_token_id", "\"1\"" },
+    { "eos_token_id", "1.5" },
+    { "eos_token_id", "true" },
+    { "eos_token_id", "{}" },
+    { "eos_token_id", "-1" },
+    { "eos_token_id", "4096" },
+    { "eos_token_id", "[1, \"2\"]" },
+    { "eos_token_id", "[1, 2, 3, 4, 5]" },
+    { "beta_fast", "0" },
+    { "beta_fast", "-32" },
+    { "beta_fast", "0.5" },
+    { "beta_slow", "0" },
+    { "beta_slow", "-1" },
+};
+
+Test(deepseek_v41_arch, what_a_key_cannot_be_is_refused_by_its_name)
+{
+    char text[TEXT_MAX];
+
+    for (size_t i = 0; i < sizeof(refused) / sizeof(refused[0]); i++) {
+        with(refused[i].key, refused[i].value, text);
+        cr_expect(eq(int, open_config(text), -EINVAL), "%s: %s", refused[i].key, refused[i].value);
+        cr_expect(strstr(lines.last, refused[i].key) != NULL, "%s: %s: %s", refused[i].key,
+                  refused[i].value, lines.last);
+    }
+}
+
+Test(deepseek_v41_arch, what_need_not_be_there_may_be_missing)
+{
+    static const char *const keys[] = { "engram_num_embeddings", "eos_token_id", "bos_token_id" };
+    char text[TEXT_MAX];
+
+    cr_expect(eq(int, open_config(whole), 0));
+    for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++) {
+        with(keys[i], "null", text);
+        cr_expect(eq(int, open_config(text), 0), "%s", keys[i]);
+    }
+    with("eos_token_id", "[1, 2, 3, 4]", text);
+    cr_expect(eq(int, open_config(text), 0));
+}
