@@ -11,6 +11,7 @@ name=build
 options=()
 patience=1
 tests=()
+[ $# -le 1 ] || die 64 "check.sh [--sanitize | --thread], not $*"
 case ${1-} in
 '') ;;
 --sanitize)

@@ -275,7 +275,7 @@ status)
     each "$ranks" "$ROOT/launch.sh" running "$group" >"$scratch/status"
     code=$?
     sed -E "s/$RUNNING/\\1 rank \\3 of run \\2 is process \\4/" "$scratch/status"
-    grep -qE "$RUNNING" "$scratch/status" || say "nothing runs"
+    [ $code -ne 0 ] || grep -qE "$RUNNING" "$scratch/status" || say "nothing runs"
     exit $code
     ;;
 stop)

@@ -165,6 +165,8 @@ int roof_read_kernels(const char *path, struct roof_kernels *out)
         r = json_f64(root, "experts_issue", &out->experts_issue);
     if (r == 0)
         r = read_figure(path, root, "experts_again", true, &out->again);
+    if (r == 0 && out->again > 1)
+        r = fail(-EINVAL, "%s: experts_again: %g is no share", path, out->again);
     for (int op = 0; op < ROOF_OPS && r == 0; op++) {
         char key[32];
 

@@ -102,6 +102,11 @@ launch=(env "TANDEM_BUILD=$4" "$ROOT/launch.sh")
 expect 0 '' "${launch[@]}" "${pair_conf[@]}" "${BASE[@]}" tokenize --prompt 'a b'
 same 'the launcher prints ids' '0 71 285' "$(cat "$WORK/out")"
 expect 0 'nothing runs' env -u HOME "${launch[@]}" --set ranks=2 --set "port=$(free_port)" status # as a service has none
+"${launch[@]}" --ssh false --set ranks=2 --set link=tcp --set hosts=127.0.0.1,192.0.2.77 --set secret=s --set "port=$(free_port)" \
+    status >"$WORK/out" 2>"$WORK/err"
+same 'a machine that cannot be asked: exit code of status' 69 $?
+same 'it is not said that nothing runs there' '' "$(cat "$WORK/err")"
+expect 64 'not --sanitize again' "$ROOT/check.sh" --sanitize again
 { echo '#launch 1 depth=3' && cat "${pair_conf[1]}"; } >"$WORK/launch.conf"
 for option in '--config ' --config=; do
     # shellcheck disable=SC2086 # two words or one
@@ -213,6 +218,8 @@ for key in exchange_us pass_ms window_2_ms experts_3; do
     roof 65 "below.json: $key: -1 is below 0" "$WORK/packs/rank1.pack" "$WORK/below.json" "$devices/kernels.json"
 done
 sed 's/"experts_us": */&-/' "$devices/kernels.json" >"$WORK/below.json"
+sed 's/"experts_again": */&1e300, "was": /' "$devices/kernels.json" >"$WORK/above.json"
+roof 65 'experts_again: 1e+300 is no share' "$WORK/packs/rank1.pack" "$devices/h200.json" "$WORK/above.json"
 roof 65 'experts_us: -.* is below 0' "$WORK/packs/rank1.pack" "$devices/h200.json" "$WORK/below.json"
 roof 64 'want one of them' "$WORK/packs/rank1.pack" "$devices/h200.json" "$devices/kernels.json" --fit a --measured b
 bytes_of() { sed "s/\"sms\"/\"experts_1\": $1, &/" "$devices/h200.json" >"$WORK/counted.json" && roof 0 '' "$WORK/packs/rank1.pack" "$WORK/counted.json" "$devices/kernels.json" --json && field bytes "$WORK/out"; }
@@ -431,7 +438,8 @@ same 'both ranks log the same outcomes' "$(landed "$WORK/log/rank0.jsonl")" "$(l
 
 "${G[@]}" --set ranks=2 --set "log=$WORK/asked" --prompt a --max-tokens 6000 --set ignore_eos=on >/dev/null 2>"$WORK/err" &
 asked=$!
-comes $asked 200 test -s "$WORK/asked/rank0.jsonl" || note_failure "no round is logged"
+both_logged() { [ -s "$WORK/asked/rank0.jsonl" ] && [ -s "$WORK/asked/rank1.jsonl" ]; }
+comes $asked 200 both_logged || note_failure "no round is logged"
 kill -USR1 "$asked"
 comes $asked 200 grep -q 'r1 rounds: ' "$WORK/err" || note_failure "a signal gives no report"
 kill -TERM $asked
