@@ -44,6 +44,7 @@ uint64_t folder_bytes(const struct folder *f, size_t index);
 /* folder_begin - make the folder if need be, place the tensors, write the headers. */
 int folder_begin(struct folder *f, const char *path, uint64_t shard_bytes);
 
+/* folder_write - bytes of a tensor, `at` from its begin.   errors   of the file */
 int folder_write(struct folder *f, size_t index, uint64_t at, const void *data, size_t bytes);
 
 /* folder_end - all files appear, with an index if there are several. */

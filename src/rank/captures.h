@@ -41,6 +41,7 @@ int capture(struct queue *q, void (*fn)(void *arg), void *arg, struct captured *
 /* capture_piece_ends - whether a piece ends behind this layer, where layers are shared out evenly. */
 bool capture_piece_ends(int layer, int layers, int pieces);
 
+/* captured_launch - all pieces, one behind the other; the queue waits for nothing. */
 void captured_launch(struct queue *q, const struct captured *c);
 
 /* captured_close - after a wait. */

@@ -58,6 +58,7 @@ void door_more(struct door_guest *g, int stage, size_t n);
 /* door_keep - the guest's socket is the caller's now */
 int door_keep(struct door_guest *g);
 
+/* door_dismiss - the guest's socket is closed and its place free */
 void door_dismiss(struct door_guest *g);
 
 /* door_say - a line about a guest, one a second; the others are dropped */

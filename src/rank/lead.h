@@ -39,8 +39,7 @@ struct request {
 
 /* What came of it. Starts as { 0 }; reply_free frees it. */
 struct reply {
-    int32_t
-        *ids; /* landed tokens, with the end token, or the one that completes a stop, at the end */
+    int32_t *ids; /* [n] landed; the last one may be an end token, or complete a stop string */
     struct logprobs *logprobs; /* [n], of the model's own logits; NULL if they were not asked for */
     int n;
     struct text text; /* without special tokens, ends before a stop string */
@@ -97,6 +96,7 @@ int lead_run(struct lead *l);
 /* lead_leaving - somebody has asked this group to leave. */
 bool lead_leaving(const struct lead *l);
 
+/* lead_round - the round that it leads; for gates. */
 struct rounds *lead_round(struct lead *l);
 
 #endif

@@ -63,6 +63,7 @@ static inline void progress_end(struct progress *p)
     atomic_fetch_add_explicit(&p->ended, 1, memory_order_release);
 }
 
+/* progress_read - from any thread */
 void progress_read(const struct progress *p, struct progress_view *out);
 
 /* progress_same - nothing has moved between two views of one rank. */

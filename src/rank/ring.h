@@ -19,6 +19,7 @@ typedef void ring_fn(void *arg, const void *data, size_t n);
  * owns     the thread, with all signals blocked in it, until ring_close */
 int ring_open(size_t unit_bytes, size_t units, ring_fn *fn, void *arg, struct ring **out);
 
+/* ring_put - copies n units; sleeps while the ring is full. */
 void ring_put(struct ring *r, const void *data, size_t n);
 
 /* ring_close - after fn has taken everything; NULL is fine. */

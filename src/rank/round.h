@@ -68,15 +68,33 @@ int round_open(struct rank *k, struct rounds **out);
 /* round_close - writes the rest of the log; NULL is fine.   errors   of the log's file */
 int round_close(struct rounds *r);
 
-/* plan_ns: time that the order took to send or was waited for; t_ns: when it was there. */
 /* round_bucket - rows that the plan's window has on devices; its row_bucket. 0: as many as planned. */
 int round_bucket(const struct rounds *r, const struct plan_round *p);
 
+/* round_run - one ROUND: keeps what the last one landed, then verifies a window of each slot named,
+ * and runs the draft passes that are asked for behind it. Outcomes are in the seats until they are
+ * kept.
+ *
+ * units    t_ns is when the order was there, plan_ns how long it took to send or was waited for
+ * errors   also what does not fit a slot: not taken, last window not kept, another position */
 int round_run(struct rounds *r, const struct plan_round *p, int64_t t_ns, int64_t plan_ns);
+
+/* round_admit - a request takes a free slot: prompt, sampler, biases; nothing of it has run. */
 int round_admit(struct rounds *r, const struct plan_admit *p);
+
+/* round_fill - rows start .. end - 1 of a slot's prompt, without a head. The last token is not among
+ * them: it is the pending token of the slot's first ROUND. */
 int round_fill(struct rounds *r, const struct plan_span *p);
+
+/* round_draft - draft passes that no window runs in front of; the drafts are in the seats. */
 int round_draft(struct rounds *r, const struct plan_draft *p);
+
+/* round_keep - what rank 0 landed of each slot's last window: a slot goes back to it where that is
+ * less than was accepted.
+ * errors   also outcomes, or the digest of all so far, that differ from rank 0's */
 int round_keep(struct rounds *r, const struct plan_keep *p);
+
+/* round_release - the slot is free; its last window has been kept. */
 int round_release(struct rounds *r, int slot);
 
 /* round_score - run known rows with logits; fn, if not NULL, gets the logits of every row in

@@ -117,6 +117,7 @@ static inline int64_t tally_number(const struct tally *t, const struct record_fi
  * waiting without a name. */
 int64_t record_busy_ns(const struct round_record *r);
 
+/* tally_add - a record that is complete joins the sums. */
 void tally_add(struct tally *t, const struct round_record *r);
 
 /* tally_minus - what happened since `before`. */
