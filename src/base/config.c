@@ -408,7 +408,9 @@ static int assign(struct config *c, const char *where, const char *text, size_t 
     if (!equals)
         return fail(-EINVAL, "%s: want key = value, got \"%.*s\"", where,
                     (int)(bytes < 64 ? bytes : 64), text);
-    if (trim(text, (size_t)(equals - text), key, sizeof(key)) < 0 || !key[0])
+    if (trim(text, (size_t)(equals - text), key, sizeof(key)) < 0)
+        return fail(-EINVAL, "%s: unknown key %.*s...", where, KEY_CAP / 2, text);
+    if (!key[0])
         return fail(-EINVAL, "%s: want a key before '='", where);
     f = field_find(key);
     if (!f)

@@ -169,6 +169,8 @@ static const struct {
     { "", "want key = value" },
     { "slots", "want key = value, got \"slots\"" },
     { "=3", "want a key before '='" },
+    { "a_key_of_more_than_sixty-three_bytes_which_no_setting_of_ours_can_have=3",
+      "unknown key a_key_of_more_than_sixty-three_b..." },
     { "slot=3", "config: unknown key slot, did you mean slots?" },
     { "windows_mx=3", "config: unknown key windows_mx, did you mean window_max?" },
     { "Ranks=3", "did you mean ranks?" },
