@@ -116,6 +116,8 @@ static int check_ways(const struct json *c, double *theta)
         r = fail(-EINVAL, "config: rope_type \"%s\" is not supported, only \"default\"", type);
     if (r == 0)
         r = json_f64(json_has(c, "rope_theta") || !rope ? c : rope, "rope_theta", theta);
+    if (r == 0 && !(*theta > 1))
+        r = fail(-EINVAL, "config: rope_theta %g, want more than 1", *theta);
     return r;
 }
 
