@@ -145,12 +145,21 @@ static int from_cache(const struct config *cfg, enum layout layout, bool make,
 
 /* ---- packs ----------------------------------------------------------------------------------- */
 
-static bool holds(const char *folder, const char *name)
+/* A folder of packs has those of some ranks, on the machine of one rank perhaps its own alone. The one of
+ * `rank` if it is there, else the first one; -1 if there is none.
+ */
+static int pack_in(const char *folder, int rank)
 {
-    char path[PATH_CAP];
+    int found = -1;
 
-    return snprintf(path, sizeof(path), "%s/%s", folder, name) < (int)sizeof(path) &&
-           access(path, F_OK) == 0;
+    for (int r = RANKS_MAX - 1; r >= 0; r--) {
+        char path[PATH_CAP];
+
+        if (snprintf(path, sizeof(path), "%s/rank%d.pack", folder, r) < (int)sizeof(path) &&
+            access(path, F_OK) == 0 && found != rank)
+            found = r;
+    }
+    return found;
 }
 
 static int check_model(const struct config *c, enum exit_step *step)
@@ -173,12 +182,13 @@ int packs_tokenizer(const struct config *c, enum exit_step *step, struct tokeniz
     struct pack *p;
     bool made_up;
     size_t bytes;
-    int r = check_model(c, step);
+    int rank, r = check_model(c, step);
 
     if (r < 0)
         return r;
     folder = checkpoint_folder(c->model, &made_up);
-    if (made_up || !holds(folder, "rank0.pack")) {
+    rank = made_up ? -1 : pack_in(folder, c->rank);
+    if (rank < 0) {
         r = checkpoint_tokenizer(folder, made_up, &file, &bytes);
         if (r < 0)
             return r;
@@ -186,7 +196,7 @@ int packs_tokenizer(const struct config *c, enum exit_step *step, struct tokeniz
         free(file);
         return r;
     }
-    r = packs_path(folder, 0, path);
+    r = packs_path(folder, rank, path);
     if (r == 0)
         r = pack_open(path, &p);
     if (r < 0)
@@ -213,7 +223,7 @@ static int open_pack(const struct config *c, bool make, enum exit_step *step, st
     if (r < 0)
         return r;
     *step = STEP_DATA;
-    if (holds(c->model, "rank0.pack"))
+    if (pack_in(c->model, c->rank) >= 0)
         r = packs_path(c->model, c->rank, path);
     else
         r = from_cache(c, layout, make, step, path);

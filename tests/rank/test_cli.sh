@@ -513,6 +513,18 @@ differ depth=3
 differ slots=2
 differ context=4000
 
+# a folder with the pack of one rank alone, as its machine may have it
+for r in 0 1; do
+    expect 0 '' "$TANDEM" pack "$MODEL" "$WORK/only$r" --ranks 2 --rank $r
+done
+"${pair[@]}" --set "model=$WORK/only0" >"$WORK/text" 2>"$WORK/waiting" &
+waiting=$!
+expect 0 '' "${pair[@]}" --set rank=1 --set "model=$WORK/only1"
+wait $waiting
+same 'each rank has its own pack alone' 0 $?
+expect 66 'only1/rank0.pack: ' "${G[@]}" --prompt a --set "model=$WORK/only1" --set ranks=2
+expect 0 '' "$TANDEM" tokenize --set "model=$WORK/only1" --prompt a
+
 # the same settings, other weights on rank 1
 cp -r "$MODEL" "$WORK/weights"
 dd if=/dev/zero of="$WORK/weights/model.safetensors" bs=1M seek=4 count=12 conv=notrunc 2>/dev/null
