@@ -9,6 +9,15 @@ begin_logs()
     : >"$out/run.log" && : >"$out/all.log" && : >"$out/summary.json"
 }
 
+# python_libraries NAME - the folders of NVIDIA's libraries that packages of this python3 bring; "*": all of them
+python_libraries()
+{
+    site=$(python3 -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])' 2>/dev/null) || return 0
+    for lib in "$site"/nvidia/$1/lib; do
+        [ ! -d "$lib" ] || echo "$lib"
+    done
+}
+
 # part LIMIT NAME COMMAND...: log, time and exit code of one step; its last $TAIL lines are shown. Parts may run beside each
 # other. DEADLINE, in seconds since the epoch, cuts limits short; a part without time is left out, and has failed.
 part()

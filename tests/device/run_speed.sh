@@ -17,6 +17,8 @@
 #   roofline   fitted to six layers, beside the full rank, and the other way round; a GB10 by what was fitted
 set -u
 
+. "$(dirname "$0")/lib.sh"
+
 DEADLINE=$(($(date +%s) + ${SECONDS_ALL:-330}))
 out=${1:?folder for logs}
 program=${2:-}
@@ -64,7 +66,7 @@ else
     tandem=$(dirname "$program")/tandem
 fi
 # The library that plain references are taken from, where it is not with the system's.
-for blas in /usr/local/cuda*/lib64 /opt/torch/.venv/lib/python3*/site-packages/nvidia/*/lib; do
+for blas in /usr/local/cuda*/lib64 $(python_libraries '*'); do
     [ -e "$blas/libcublas.so" ] || [ -e "$blas/libcublas.so.13" ] || continue
     LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$blas
     break

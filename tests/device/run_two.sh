@@ -23,8 +23,8 @@ CACHE=${CACHE:-$(mktemp -d)}
 NCCL_NVLS_ENABLE=0
 LD_LIBRARY_PATH=$folder${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 # where PyTorch brings NCCL, that one is found
-for lib in /opt/torch/.venv/lib/python3*/site-packages/nvidia/nccl/lib; do
-    [ -d "$lib" ] && LD_LIBRARY_PATH=$LD_LIBRARY_PATH:$lib
+for lib in $(python_libraries nccl); do
+    LD_LIBRARY_PATH=$LD_LIBRARY_PATH:$lib
 done
 export NCCL_NVLS_ENABLE LD_LIBRARY_PATH CACHE
 comms="peer link nccl"
