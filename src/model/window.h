@@ -9,8 +9,8 @@
  *   round    stamp, tapped
  * Host arrays are written before window_upload and read after the round's wait; d_ arrays are the device's.
  *
- * N-gram rows come late. Before the window runs it is only noted which; they are asked for and taken from their store
- * while it does, so that neither a disk nor their decoding stands before it:
+ * N-gram rows are fetched while the window runs, so that its start waits neither for a disk nor for decoding. Before it
+ * runs it is only noted which rows it needs; a row that was noted and has not been fetched is owed:
  *
  *   owe -> window queued -> ... layers before the first n-gram layer ... -> op bring: rows are there -> the layer
  *            \- ask, take, by whoever op bring says: where the call runs, or in the wait for a captured one
@@ -102,7 +102,7 @@ struct window {
 int window_open(struct device *d, const struct model *m, int rows_max, struct window **out);
 void window_close(struct window *w);
 
-/* window_cancel - nothing that is owed comes any more: a device that waits for it ends its queue with -ECANCELED.
+/* window_cancel - owed rows are not fetched any more; a device that waits for them ends its queue with -ECANCELED.
  * order    before anything is closed that waits for the device; NULL is fine */
 void window_cancel(struct window *w);
 
@@ -123,8 +123,8 @@ int window_upload(struct exec *x, struct slot_pool *p, struct window *w);
  * errors   -EOVERFLOW a row beyond the slot's context, named */
 int window_note(struct slot_pool *p, struct window *w);
 
-/* window_forget - nothing is owed of table t any more: what was, was for a window that never ran.
- * errors   -EBUSY it was launched, and not waited for */
+/* window_forget - drop the rows owed of table t: they were for a window that was described but never ran.
+ * errors   -EBUSY that window was launched and nobody has waited for it yet */
 int window_forget(struct window *w, int t);
 
 /* window_owe - the window needs n rows of table t, [rows][engram_ld[t]] values in all, named as row_store ask has them;
@@ -132,15 +132,15 @@ int window_forget(struct window *w, int t);
 void window_owe(struct window *w, int t, struct row_store *s, const struct row_table *table,
                 const int32_t *column, const int64_t *row, int n);
 
-/* window_ask - ask for all rows that are owed, so that their reading begins; else that is done when the first are taken.
- * Errors end the queue when rows are needed. */
+/* window_ask - ask the store for all rows that are owed, so that it begins to read. Without this call that happens when
+ * the first of them are fetched. An error shows later: it ends the queue where the rows are needed. */
 void window_ask(struct window *w);
 
-/* window_launched - a captured window runs from now on: what it is owed stays owed until the wait. */
+/* window_launched - a captured window runs from now on: what is owed stays noted until the queue's wait has fetched it. */
 void window_launched(struct window *w);
 
-/* window_bring - queue the coming of table t's rows into engram[t]; nothing is waited for if nothing is owed. A store
- * that fails ends the queue with its error.
+/* window_bring - queue op bring: from here on table t's rows are in engram[t]. Waits for nothing if none is owed. If the
+ * store fails, its error ends the queue.
  * order    before the first op that reads them; may be captured, for equal rows */
 void window_bring(struct exec *x, struct window *w, int t);
 
@@ -152,8 +152,8 @@ void window_send(struct exec *x, const struct slot_pool *p, struct window *w);
 void window_fetch(struct exec *x, struct window *w);
 
 /* window_tapped - by forward, where the taps have been queued: queue what waits for them.
- * note     may be a section of op `side`: what it takes of x->tmp stays taken until the caller gives it back, which is
- *          behind the place where the section is met */
+ * note     may be a section of op `side`. What it takes of x->tmp is given back by the caller, and only after the queue
+ *          has waited for that section */
 void window_tapped(struct exec *x, struct window *w);
 
 /* window_stamp, window_fetch_stamps - queue a look at the device's clock, and the copy of all of them; may be

@@ -202,8 +202,8 @@ static void choose_copy(struct offers *o, const struct offer_at *at)
     s->cost_us = us;
 }
 
-/* Whether copying alone earns more than a window without drafts: a slot that has begun to copy goes on
- * so without passes. */
+/* A slot that has begun to copy goes on copying, without draft passes, as long as copies alone earn more
+ * than a window without drafts. */
 static bool copy_goes_on(const struct offers *o, const struct offer *s)
 {
     double q[WINDOW_MAX];

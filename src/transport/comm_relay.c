@@ -157,7 +157,8 @@ static void *proxy_run(void *arg)
     if (c->core >= 0 && cores_stay(&c->core, 1) < 0)
         log_warn("comm link: the proxy cannot stay on core %d", c->core);
     for (unsigned polls = 0; !atomic_load_explicit(&c->stop, memory_order_relaxed); polls++) {
-        /* before the bell: who asks has waited for its queue, so everything that it rang is seen then */
+        /* Looked at before the bell: whoever asks for a barrier has waited for its queue first, so once the
+         * question is seen, every ring of that queue is visible too. */
         bool asked = atomic_load_explicit(&c->meeting, memory_order_acquire) == MEETING_ASKED;
         uint32_t seq = c->seq + 1;
         uint64_t tag = __atomic_load_n(c->shared.bell + (size_t)(seq & 1) * PEER_BELL_STRIDE,
