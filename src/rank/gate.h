@@ -168,6 +168,7 @@ struct gate {
 
 /* ---- gate_case.c ---------------------------------------------------------------------------- */
 
+#define GATE_TOKENS_FULL 384     /* longest reply with --full */
 #define GATE_DOCUMENT_FULL 20000 /* tokens of the long document */
 #define GATE_DOCUMENT_QUICK 280
 

@@ -13,7 +13,6 @@
 #include <string.h>
 
 #define TOKENS_QUICK 24
-#define TOKENS_FULL 384
 #define DOCUMENT_TOKENS 16 /* of replies to the document in the quick size */
 #define LOGPROBS 6         /* the chosen token's and the five best */
 
@@ -170,7 +169,7 @@ int gate_cases(const struct gate *g, struct gate_ask ask[GATE_CASES_MAX])
     /* A document costs more than its reply: it gets the plainest mode and the fullest. */
     for (int p = 0; p < g->prompts; p++)
         for (int m = 0; m < GATE_MODES; m += p == g->prompts - 1 ? GATE_MODES - 1 : 1)
-            ask[n++] = gate_ask(g, p, m, TOKENS_FULL);
+            ask[n++] = gate_ask(g, p, m, GATE_TOKENS_FULL);
     return n;
 }
 

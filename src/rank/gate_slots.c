@@ -38,7 +38,8 @@ static int shapes(struct gate *g, int turn, bool random)
 
     for (int i = 0; i < slots && r == 0; i++) {
         p[i] =
-            (struct gate_play){ .ask = gate_ask(g, i, g->world + i * 3, g->full ? 384 : 28),
+            (struct gate_play){ .ask = gate_ask(g, i, g->world + i * 3,
+                                                g->full ? GATE_TOKENS_FULL : 28),
                                 .draft = true,
                                 .depth = random ? -1 : (turn + i * WINDOW_MAX / 4) % WINDOW_MAX };
         p[i].ask.ignore_end = true;
@@ -288,7 +289,7 @@ int gate_seeds(struct gate *g)
 
     /* Modes without edits: every second one. */
     for (int m = 0; m < GATE_MODES && r == 0 && !gate_failed(g); m++) {
-        struct gate_ask ask = gate_ask(g, m / 2 + g->world, m, g->full ? 384 : 16);
+        struct gate_ask ask = gate_ask(g, m / 2 + g->world, m, g->full ? GATE_TOKENS_FULL : 16);
 
         if (g->mode[m].edits || ask.prompt == &g->prompt[g->prompts - 1])
             continue;
