@@ -6,16 +6,15 @@
 
 static const struct command commands[] = {
     { { "generate", "",
-        "Continue prompts, several at once. The text of one goes to stdout as it comes, of several "
-        "in their order; --json prints one object a reply when it is done.",
+        "Continue prompts, several at once. One reply goes to stdout as it comes, several in the "
+        "order of their prompts; --json prints one object a reply when it is done.",
         OPT_CONFIG | OPT_PROMPT | OPT_NO_BOS | OPT_IDS | OPT_REPLY | OPT_JSON | OPT_GROUP |
             OPT_MANY,
         0 },
       cmd_generate },
     { { "score", "",
-        "Run known tokens and print one JSON object a position: the token's id, the logprob of the "
-        "next "
-        "one, the largest logits.",
+        "Run known tokens and print one JSON object for each position: the token's id, the logprob "
+        "of the next token, the largest logits.",
         OPT_CONFIG | OPT_PROMPT | OPT_NO_BOS | OPT_IDS | OPT_TOP | OPT_JSON | OPT_AGAINST |
             OPT_GROUP,
         0 },
@@ -42,8 +41,9 @@ static const struct command commands[] = {
         OPT_OUT, 1, WORDS_MAX - 1 },
       cmd_report },
     { { "preflight", "[FACTS...]",
-        "Print what this machine brings to a group; or, of files with that of every rank, a table "
-        "of them, a verdict, and what has to change. launch.sh preflight does both.",
+        "Print the facts of this machine that matter to a group. Given files with the facts of "
+        "every rank: a table of them, a verdict, and what has to change. launch.sh preflight does "
+        "both.",
         OPT_CONFIG | OPT_GROUP | OPT_MEET, 0, WORDS_MAX },
       cmd_preflight },
     { { "config", "", "Print every setting: key, default, meaning, value in force.",
@@ -55,20 +55,17 @@ static const struct command commands[] = {
       cmd_demo },
     { { "bench", "[A.json B.json]",
         "Measure decoding of texts by kind, at 1, 2 and 4 streams, greedy and at temperature 0.7, "
-        "and "
-        "replay every reply serially and alone.",
+        "and replay every reply serially and alone.",
         OPT_CONFIG | OPT_PROMPTS | OPT_JSON | OPT_GROUP | OPT_BENCH, 0, 2 },
       cmd_bench },
     { { "roofline", "PACK DEVICE KERNELS",
-        "Print what windows of a pack should take on a device: DEVICE is a file of "
-        "configs/devices, KERNELS the "
-        "figures of the kernels there.",
+        "Print how long windows of a pack should take on a device. DEVICE is a file of "
+        "configs/devices, KERNELS a file with the figures of its kernels.",
         OPT_JSON | OPT_ROOF, 3 },
       cmd_roofline },
     { { "gate", "",
-        "Decode in every way there is, with drafts and without, alone and together, on one rank "
-        "and "
-        "several, and compare: exit code 1 if anything differs.",
+        "Decode with drafts and without, alone and together, on one rank and several, and compare "
+        "the replies: exit code 1 if anything differs.",
         OPT_CONFIG | OPT_GATE | OPT_JSON | OPT_GROUP, 0 },
       cmd_gate },
 };

@@ -87,7 +87,8 @@ static const struct entry entries[] = {
     { "set", ID_SET, OPT_CONFIG, "KEY=VALUE", "one setting; may be repeated, the last one wins" },
     { "prompt", ID_PROMPT, OPT_PROMPT, "TEXT", "the text; an empty one is the begin token alone" },
     { "prompt-file", ID_PROMPT_FILE, OPT_PROMPT, "FILE", "the text is the contents of FILE" },
-    { "markers", ID_MARKERS, OPT_PROMPT, NULL, "markers typed in the text are markers" },
+    { "markers", ID_MARKERS, OPT_PROMPT, NULL,
+      "special tokens typed in the text count as special tokens" },
     { "no-bos", ID_NO_BOS, OPT_NO_BOS, NULL, "do not put the begin token in front" },
     { "ids", ID_IDS, OPT_IDS, "FILE", "token ids, separated by blanks, taken as they are" },
     { "jobs", ID_JOBS, OPT_MANY, "FILE",
@@ -98,14 +99,15 @@ static const struct entry entries[] = {
     { "top-k", ID_TOP_K, OPT_REPLY, "K", "sample from the K most likely; 0 is off (0)" },
     { "top-p", ID_TOP_P, OPT_REPLY, "P", "sample from the likeliest that hold P; 1 is off (1)" },
     { "min-p", ID_MIN_P, OPT_REPLY, "P", "sample from those within a factor of P; 0 is off (0)" },
-    { "seed", ID_SEED, OPT_REPLY, "S", "of the draws; drawn and logged if not given" },
+    { "seed", ID_SEED, OPT_REPLY, "S",
+      "seed of the random draws; without it one is drawn and logged" },
     { "stop", ID_STOP, OPT_REPLY, "TEXT", "end before this text; may be repeated" },
     { "repetition-penalty", ID_REPETITION, OPT_REPLY, "R",
       "divides logits above 0 of tokens that have occurred, multiplies others; 1 is off (1)" },
     { "frequency-penalty", ID_FREQUENCY, OPT_REPLY, "F",
-      "taken from a token's logit for each time that the reply has it (0)" },
+      "subtracted from a token's logit for each time that it is in the reply (0)" },
     { "presence-penalty", ID_PRESENCE, OPT_REPLY, "P",
-      "taken from the logit of a token that the reply has (0)" },
+      "subtracted from the logit of every token that is in the reply (0)" },
     { "stop-id", ID_STOP_ID, OPT_MANY, "ID", "a token that ends the reply; may be repeated" },
     { "min-tokens", ID_MIN_TOKENS, OPT_MANY, "N", "no token ends the reply before it has N (0)" },
     { "logit-bias", ID_BIAS, OPT_MANY, "ID=B", "added to the logit of a token; may be repeated" },
@@ -125,8 +127,7 @@ static const struct entry entries[] = {
       "n-gram rows: into the packs, or left where they are (copy)" },
     { "mixes", ID_MIXES, OPT_PACK, "stored|bf16",
       "weights that mix hyper-connections' streams: as they are stored, or rounded to bf16, which "
-      "is "
-      "lossy (stored)" },
+      "is lossy (stored)" },
     { "extra", ID_EXTRA, OPT_PACK, "FILE",
       "weights beside MODEL, such as Engram shards; may be repeated" },
     { "verify", ID_VERIFY, OPT_PACK, NULL, "read the packs in OUT again and compare every digest" },
@@ -139,7 +140,7 @@ static const struct entry entries[] = {
     { "against", ID_AGAINST, OPT_AGAINST, "MODEL",
       "score prompts with both, print how often they choose the same token" },
     { "get", ID_GET, OPT_GET | OPT_GROUP, "KEY",
-      "print the value of one setting and nothing else" },
+      "print the value of one setting and do nothing else" },
     { "prompts", ID_PROMPTS, OPT_PROMPTS | OPT_AGAINST, "FOLDER",
       "prompts, one a file *.txt (configs/demo, for bench configs/bench)" },
     { "compare", ID_COMPARE, OPT_BENCH, NULL,
@@ -148,7 +149,7 @@ static const struct entry entries[] = {
       "measure the link of the config: exchange and mailbox, no model" },
     { "only", ID_ONLY, OPT_BENCH, "LINK", "with --transport: loop, shm, tcp or rdma alone" },
     { "meet", ID_MEET, OPT_MEET, NULL,
-      "try the link with the other ranks, which do so at the same time: the largest message" },
+      "send the largest message over the link to the other ranks, which do the same meanwhile" },
     { "window", ID_WINDOW, OPT_BENCH, NULL,
       "measure the first rank's device, alone: windows of 1 to 16 rows, and each op inside" },
     { "kernels", ID_KERNELS, OPT_BENCH, NULL,
@@ -328,8 +329,9 @@ static int parse_gbps(struct options *o, const char *value)
 {
     int code = parse_real("gbps", value, &o->gbps);
 
-    return code == 0 && !(o->gbps > 0 && o->gbps < 1e9) ? wrong("gbps", value, "a number above 0 and below 1e9")
-                                                        : code;
+    return code == 0 && !(o->gbps > 0 && o->gbps < 1e9)
+               ? wrong("gbps", value, "a number above 0 and below 1e9")
+               : code;
 }
 
 static int parse_given(struct options *o, const char *option, enum given_as as, const char *what)
