@@ -18,23 +18,22 @@ __device__ static inline int value_of(int column)
 
 // Values from `begin` on are turned by their row's position: pairs of neighbours.
 struct gang_turn {
-    float2 pair[PAIRS_MAX];
+    alignas(16) float2 pair[PAIRS_MAX];
     int begin;
 };
 
 // The heads' values of a thread, eight and eight, on their way while keys are looked for.
-#define EIGHTS(dim) (TALL * (dim) / 8 < THREADS ? 1 : TALL * (dim) / 8 / THREADS)
-
-template <int DIM> struct gang_heads {
-    float4 v[EIGHTS(DIM)][2];
+template <int DIM, int HEADS> struct gang_heads {
+    static constexpr int EIGHTS = HEADS * DIM / 8 < THREADS ? 1 : HEADS * DIM / 8 / THREADS;
+    float4 v[EIGHTS][2];
 };
 
-template <int DIM>
-__device__ static inline struct gang_heads<DIM> heads_fetch(const float *q, int heads) {
-    struct gang_heads<DIM> g;
+template <int DIM, int HEADS>
+__device__ static inline struct gang_heads<DIM, HEADS> heads_fetch(const float *q, int heads) {
+    struct gang_heads<DIM, HEADS> g;
 
 #pragma unroll
-    for (int i = 0; i < EIGHTS(DIM); i++) {
+    for (int i = 0; i < g.EIGHTS; i++) {
         int at = (int)threadIdx.x + i * THREADS;
 
 #pragma unroll
@@ -53,30 +52,31 @@ pair_cut(float x, float y, uint32_t &rest)
     return __byte_perm(f32_bits(x), f32_bits(y), 0x7632);
 }
 
+// Four values from a multiple of four on, as `begin` is one.
 __device__ static inline void four_turn(const struct gang_turn &turn, int at, enum round round,
                                         float4 &v)
 {
-    float2 x = make_float2(v.x, v.y), y = make_float2(v.z, v.w);
+    float4 pair = *(const float4 *)&turn.pair[max(at - turn.begin, 0) / 2];
+    float2 x = turned(make_float2(v.x, v.y), make_float2(pair.x, pair.y), round);
+    float2 y = turned(make_float2(v.z, v.w), make_float2(pair.z, pair.w), round);
 
     if (at >= turn.begin)
-        x = turned(x, turn.pair[(at - turn.begin) / 2], round);
-    if (at + 2 >= turn.begin)
-        y = turned(y, turn.pair[(at + 2 - turn.begin) / 2], round);
-    v = make_float4(x.x, x.y, y.x, y.y);
+        v = make_float4(x.x, x.y, y.x, y.y);
 }
 
-// Turned, as bf16, to [TALL][DIM + PAD].
-template <int DIM>
-__device__ static inline void heads_put(struct gang_heads<DIM> &g, const struct gang_turn &turn,
-                                        enum round round, uint16_t *to, uint32_t &rest)
+// Turned, as bf16, to [HEADS][DIM + PAD]; zeros behind the `heads` that there are.
+template <int DIM, int HEADS>
+__device__ static inline void heads_put(struct gang_heads<DIM, HEADS> &g,
+                                        const struct gang_turn &turn, enum round round, int heads,
+                                        uint16_t *to, uint32_t &rest)
 {
 #pragma unroll
-    for (int i = 0; i < EIGHTS(DIM); i++) {
+    for (int i = 0; i < g.EIGHTS; i++) {
         int at = (int)threadIdx.x + i * THREADS, c = at % (DIM / 8) * 8;
 
-        if (at >= TALL * DIM / 8)
+        if (at >= HEADS * DIM / 8)
             break;
-        if (c + 8 > turn.begin) {
+        if (c + 8 > turn.begin && at / (DIM / 8) < heads) {
             four_turn(turn, c, round, g.v[i][0]);
             four_turn(turn, c + 4, round, g.v[i][1]);
         }
@@ -86,13 +86,27 @@ __device__ static inline void heads_put(struct gang_heads<DIM> &g, const struct 
     }
 }
 
-// The left operand of columns k .. k + 15, from the heads' bf16 values.
-template <int DIM>
-__device__ static inline void heads_load(uint32_t (&top)[4], const uint16_t *head, int k)
+// The left operand of columns k .. k + 15 of TALL rows of `ld` bf16 numbers.
+__device__ static inline void left_load(uint32_t (&left)[4], const uint16_t *row, int ld, int k)
 {
     int lane = (int)threadIdx.x % CUDA_WARP;
 
-    matrices_load(top, head + lane % 16 * (DIM + PAD) + k + lane / 16 * 8);
+    matrices_load(left, row + lane % 16 * ld + k + lane / 16 * 8);
+}
+
+// Those of columns k .. k + 15 and k + 16 .. k + 31 of FLAT rows; the other rows are zeros.
+__device__ static inline void flat_load(uint32_t (&left)[2][4], const uint16_t *row, int ld, int k)
+{
+    int lane = (int)threadIdx.x % CUDA_WARP;
+    uint32_t m[4];
+
+    matrices_load(m, row + lane % 8 * ld + k + lane / 8 * 8);
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        left[i][0] = m[2 * i];
+        left[i][2] = m[2 * i + 1];
+        left[i][1] = left[i][3] = 0;
+    }
 }
 
 // Value d of a head as it is turned.

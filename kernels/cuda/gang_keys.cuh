@@ -168,4 +168,80 @@ __device__ static inline void keys_decode(int win, int mine, int keys, uint16_t 
     }
 }
 
+// The same where a lane has 16 values of each key of its warp; of eight lanes four store their other half first. Mostly no
+// scale of a key is so large (2^7, 2) that what its codes have to be multiplied by would be no number: then they are
+// multiplied once. Bound by the unit of masks and shifts, a sixth of what a call takes.
+template <int DIM>
+__device__ static inline void keys_decode_whole(int win, int mine, int keys, uint16_t *at)
+{
+    constexpr int STEP = WARPS * (DIM + PAD) * (int)sizeof(uint16_t);
+    uint32_t lane = threadIdx.x % CUDA_WARP, other = lane / 4 % 2;
+    int key = (int)(threadIdx.x / CUDA_WARP), near = min(win, mine);
+    unsigned char *place = (unsigned char *)(at + key * (DIM + PAD));
+    uint32_t first = 32 * lane + 16 * other, last = 32 * lane + 16 - 16 * other;
+    uint32_t scale = 2 * DIM + lane / 2;
+    uint2 a = make_uint2(0, 0), b = a;
+    uint32_t s = 0, v[4], w[4];
+
+    if (key < near) {
+        a = *(const uint2 *)(place + DIM + first / 2);
+        b = *(const uint2 *)(place + DIM + last / 2);
+        s = place[scale];
+    }
+#pragma unroll 1
+    for (; key < near; key += WARPS, place += STEP) {
+        if (__any_sync(FULL_MASK, s > 127 + 7)) {
+            uint32_t by = scale_pair(s);
+
+            e4m3_eight(a.x, a.y, by, v);
+            e4m3_eight(b.x, b.y, by, w);
+        } else {
+            uint32_t by = bf16_times(scale_pair(s), 0x7b807b80u);
+
+            e4m3_eight_once(a.x, a.y, by, v);
+            e4m3_eight_once(b.x, b.y, by, w);
+        }
+        if (key + WARPS < near) {
+            a = *(const uint2 *)(place + STEP + DIM + first / 2);
+            b = *(const uint2 *)(place + STEP + DIM + last / 2);
+            s = place[STEP + scale];
+        }
+        __syncwarp();
+        *(uint4 *)(place + first) = make_uint4(v[0], v[1], v[2], v[3]);
+        *(uint4 *)(place + last) = make_uint4(w[0], w[1], w[2], w[3]);
+    }
+    scale = DIM + DIM / 2 + lane;
+    if (key < mine) {
+        a.x = *(const uint32_t *)(place + DIM + first / 4);
+        b.x = *(const uint32_t *)(place + DIM + last / 4);
+        s = place[scale];
+    }
+#pragma unroll 1
+    for (; key < mine; key += WARPS, place += STEP) {
+        uint32_t by = e4m3_far(s * 0x10001);
+
+        if (__any_sync(FULL_MASK, (s & 0x7f) > 0x40)) {
+            by = (s & 0x7f) == 0x7f ? 0x7fc07fc0u : by;
+            e2m1_eight(a.x, by, v);
+            e2m1_eight(b.x, by, w);
+        } else {
+            by = bf16_times(by, 0x7e807e80u);
+            e2m1_eight_once(a.x, by, v);
+            e2m1_eight_once(b.x, by, w);
+        }
+        if (key + WARPS < mine) {
+            a.x = *(const uint32_t *)(place + STEP + DIM + first / 4);
+            b.x = *(const uint32_t *)(place + STEP + DIM + last / 4);
+            s = place[STEP + scale];
+        }
+        __syncwarp();
+        *(uint4 *)(place + first) = make_uint4(v[0], v[1], v[2], v[3]);
+        *(uint4 *)(place + last) = make_uint4(w[0], w[1], w[2], w[3]);
+    }
+    if (key < keys) { // once at most
+        *(uint4 *)(place + first) = make_uint4(0, 0, 0, 0);
+        *(uint4 *)(place + last) = make_uint4(0, 0, 0, 0);
+    }
+}
+
 #endif

@@ -22,14 +22,12 @@ struct gang_loose {
 // order blocks come in and whatever else runs that ends without them; that all of them find room at once is only for speed.
 // Other such launches end without them too unless so many have begun in part that the blocks that wait, GANG - 1 of each,
 // take all room of the device: 38 on one of 264 places.
-__device__ static inline int loose_place(const struct gang_loose &l)
+__device__ static inline uint32_t loose_place(const struct gang_loose &l, uint32_t *place)
 {
-    __shared__ uint32_t place;
-
     if (threadIdx.x == 0)
-        place = counter_turn(l.begun, gridDim.x * gridDim.y * gridDim.z - 1);
+        *place = counter_turn(l.begun, gridDim.x * gridDim.y * gridDim.z - 1);
     __syncthreads();
-    return (int)place;
+    return *place;
 }
 
 // The largest of all blocks' logits of head h, by a warp whose block has `most`.

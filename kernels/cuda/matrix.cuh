@@ -39,6 +39,33 @@ __device__ static inline void e4m3_eight(uint32_t u0, uint32_t u1, uint32_t by, 
     }
 }
 
+// The same with `by` 2^126 times as large, which is a number if it was not above 2. A product copies codes to where
+// their signs and the rest have to be: shifts would go through the unit that bounds what decodes.
+__device__ static inline void e2m1_eight_once(uint32_t u, uint32_t by, uint32_t (&v)[4])
+{
+    const uint32_t at = 0x81c081c0u;
+    uint32_t w = u >> 8;
+
+    v[0] = bf16_times((u & 0x000f000fu) * 0x1040 & at, by);
+    v[1] = bf16_times((u & 0x00f000f0u) * 0x104 & at, by);
+    v[2] = bf16_times((w & 0x000f000fu) * 0x1040 & at, by);
+    v[3] = bf16_times((w & 0x00f000f0u) * 0x104 & at, by);
+}
+
+// The same with `by` 2^120 times as large.
+__device__ static inline void e4m3_eight_once(uint32_t u0, uint32_t u1, uint32_t by,
+                                              uint32_t (&v)[4])
+{
+    const uint32_t at = 0x07f007f0u, sign = 0x80008000u; // as in e4m3_far
+
+#pragma unroll
+    for (int j = 0; j < 4; j++) { // codes are in both halves of half words
+        uint32_t u = __byte_perm(u0, u1, (unsigned)(j * 0x11 | (j + 4) * 0x1100));
+
+        v[j] = bf16_times((u << 4 & at) | (u & sign), by);
+    }
+}
+
 // An e8m0 scale as both halves of a pair: 2^(s - 127), 2^-127 is subnormal.
 __device__ static inline uint32_t scale_pair(uint32_t s)
 {
