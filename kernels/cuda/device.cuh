@@ -1,10 +1,10 @@
-// device - what kernels share: reductions in a fixed order, values of stored types, the queue's
-// fault.
+// device - what all kernels share: launches, reductions in a fixed order, values of stored types,
+// the queue's fault.
 //
-// Nothing here depends on how many rows a call has. Sums are taken by lanes that step through the
-// index in strides of the block and are then folded in one fixed tree, so a row has the same bits
-// in every window. The sources are built without contraction; a product that may be fused with a
-// sum says fmaf.
+// Nothing here depends on how many rows a call has. Each thread sums every blockDim-th element,
+// then the threads' sums are reduced in one fixed tree, so a row has the same bits in every window.
+// The sources are built without contraction (-fmad=false); where a multiply-add is meant the code
+// says fmaf.
 #ifndef TANDEM_KERNELS_CUDA_DEVICE_CUH
 #define TANDEM_KERNELS_CUDA_DEVICE_CUH
 
@@ -14,7 +14,8 @@
 
 #define FULL_MASK 0xffffffffu
 
-// queue_skips - the start of every launcher: an earlier error, or nothing to do.
+// queue_skips - every launcher asks first: true after an earlier error, or if there is nothing to
+// do.
 static inline bool queue_skips(const struct queue *q, int rows)
 {
     return q->err || rows <= 0;
@@ -25,8 +26,8 @@ static inline unsigned blocks_for(size_t n, int threads)
     return (unsigned)((n + (size_t)threads - 1) / (size_t)threads);
 }
 
-// shared_room - let a kernel have, beside what it declares, all of the shared memory a block may
-// ask for.
+// shared_room - raise a kernel's limit of dynamic shared memory to all that a block may have beside
+// the static shared memory that the kernel declares.
 template <typename K> static cudaError_t shared_room(K kernel, int shared_max)
 {
     cudaFuncAttributes have;
@@ -40,12 +41,14 @@ template <typename K> static cudaError_t shared_room(K kernel, int shared_max)
 
 // ---- launches ------------------------------------------------------------------------------------
 
-// launch - a kernel behind what the queue has, in blocks of `cluster` neighbours that share memory
-// (1: alone). Where the device overlaps launches, its blocks may come in while the kernel before it
-// still runs: the kernel begins with dependency_wait and touches nothing that an earlier kernel
-// writes or reads before it; behind one that lets blocks in behind its own dependency_settle, what that one may read it may
-// read too. A kernel without that call is launched by launch_behind, and one that waits for
-// another rank where ranks share the device: it starts when everything before it has ended.
+// launch, launch_cluster - queue a kernel, in clusters of `cluster` blocks (1: none). Where the
+// device overlaps launches it is a programmatic dependent launch: blocks may start while the kernel
+// before still runs. The kernel therefore calls dependency_wait (or dependency_settle) before it
+// reads what earlier kernels write or writes what they access. If the kernel before calls
+// dependency_next only after its own dependency_settle, everything before that one has ended, and
+// this kernel may read at once whatever that one may read.
+// launch_behind - the plain launch, which starts when everything before it has ended: for kernels
+// without that call, and for those that wait for another rank where ranks share the device.
 template <typename... P, typename... A>
 static void launch_cluster(struct queue *q, void (*kernel)(P...), unsigned cluster, dim3 grid,
                            dim3 block, size_t shared, A &&...args)
@@ -91,15 +94,15 @@ static void launch_behind(cudaStream_t s, void (*kernel)(P...), dim3 grid, dim3 
     (void)cudaLaunchKernelEx(&c, kernel, P(args)...); // queue_note or who called sees the error
 }
 
-// dependency_wait - let the next kernel's blocks come in, and wait until every kernel before this
-// one has ended and its writes are seen. All threads of a block call it before they return.
+// dependency_wait - let the next kernel's blocks start, and wait until every kernel before this one
+// has ended and its writes are visible. All threads of a block call it before they return.
 __device__ static inline void dependency_wait()
 {
     dependency_next();
     dependency_settle();
 }
 
-// A barrier of the blocks of a cluster; all threads of a warp together.
+// A barrier of the blocks of a cluster. A warp.
 __device__ static inline void gang_meet()
 {
     gang_arrive();
@@ -142,7 +145,7 @@ __device__ static inline float warp_sum(float v)
     return v;
 }
 
-// Larger of two where a NaN loses, as in `a > b ? a : b` from the left.
+// The largest value of the warp; a NaN loses every comparison, as in `a > b ? a : b` from the left.
 __device__ static inline float warp_max(float v)
 {
     for (int step = CUDA_WARP / 2; step > 0; step /= 2) {
@@ -153,8 +156,9 @@ __device__ static inline float warp_max(float v)
     return v;
 }
 
-// block_sum - of a value a thread, the same in every thread. WARPS * CUDA_WARP threads; all must
-// call it.
+// block_sum - the sum of one value of each thread, the same in every thread. part is shared,
+// [WARPS]; the block has WARPS * CUDA_WARP threads, with WARPS 1 any number of warps, each summed
+// by itself. All threads call it.
 template <int WARPS> __device__ static inline float block_sum(float v, float *part)
 {
     v = warp_sum(v);
@@ -170,8 +174,9 @@ template <int WARPS> __device__ static inline float block_sum(float v, float *pa
     return v;
 }
 
-// last_block - whether this block is the last of `blocks` that count here; it sees what the others
-// wrote before, and the counter is zero again. All threads call it; loads behind it go past L1.
+// last_block - whether this block is the last of `blocks` to arrive here. The last one sees what
+// the others wrote before and resets the counter. All threads call it; loads after it must bypass
+// L1.
 __device__ static inline bool last_block(uint32_t *counter, unsigned blocks)
 {
     __shared__ bool last;
@@ -197,8 +202,9 @@ __device__ static inline float stored_value(enum dtype t, const void *data, size
     return f32_from_bf16(((const uint16_t *)data)[at]);
 }
 
-// Four values in a row of f32 or bf16 as they are stored. Who wants many loads all of them before four_values takes the
-// first one apart: behind a condition a load and its use would be a branch, and each load wait for the one before.
+// Four adjacent f32 or bf16 values as stored. Issue all loads before the first four_values: where
+// load and conversion stand under one condition the compiler makes a branch of them, and the loads
+// run one after another.
 template <enum dtype D> struct alignas(D == DTYPE_F32 ? 16 : 8) stored_four {
     uint32_t word[D == DTYPE_F32 ? 4 : 2];
 };

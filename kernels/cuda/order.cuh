@@ -1,14 +1,14 @@
-// order - exact selection by value inside a block: 64-bit keys whose ascending order is larger
-// value first, then lower id, so that no two are equal and nothing depends on the order in which
-// threads come.
+// order - exact top-k selection and sorting inside a block. A key is 64 bits: the value's order
+// word, complemented, above the id. Ascending keys are larger values first, then lower ids; no two
+// keys are equal, so results do not depend on the order in which threads arrive.
 #ifndef TANDEM_KERNELS_CUDA_ORDER_CUH
 #define TANDEM_KERNELS_CUDA_ORDER_CUH
 
 #include "kernels/cuda/device.cuh"
 
-#define KEY_NONE UINT64_MAX // behind every key
+#define KEY_NONE UINT64_MAX // sorts after every key
 
-// A word for each float that orders like it; -0 and +0 have the same one, a NaN is below
+// An unsigned word that orders like the float; -0 and +0 have the same one, a NaN is below
 // everything.
 __device__ static inline uint32_t order_word(float x)
 {
@@ -45,11 +45,11 @@ __device__ static inline int key_id(uint64_t key)
 struct order_count {
     int bin[DIGITS], warp[CUDA_WARP];
     int digit, left,
-        here; // the digit found, what is still to find inside it, how many are inside it
+        here; // the digit found, how many of its keys are still wanted, how many it has
 };
 
-// The first digit up to which `left` were counted, load(d) says how many have digit d; a thread a run of
-// digits. All threads of the block call it, a power of two of them.
+// The first digit at which the running count reaches `left`; load(d) is the count of digit d. Each
+// thread scans a run of digits. All threads of the block call it, a power of two of them.
 template <typename L>
 __device__ static inline void digit_find(int left, L load, struct order_count *n)
 {
@@ -82,9 +82,9 @@ __device__ static inline void digit_find(int left, L load, struct order_count *n
     __syncthreads();
 }
 
-// key_cut - a bound that exactly k of the keys load(0) .. load(n - 1) do not exceed; 1 <= k <= keys
-// that are not KEY_NONE. Counts digit by digit and stops where a digit is taken whole. All threads
-// of the block call it and get the same result.
+// key_cut - radix select: a bound that exactly k of the keys load(0) .. load(n - 1) do not exceed;
+// 1 <= k <= keys that are not KEY_NONE. Counts digit by digit from the top and stops where all keys
+// with the digit are wanted. All threads of the block call it and get the same result.
 template <typename L>
 __device__ static uint64_t key_cut(int n, int k, L load, struct order_count *count)
 {
@@ -117,7 +117,8 @@ __device__ static uint64_t key_cut(int n, int k, L load, struct order_count *cou
     return prefix | ~known;
 }
 
-// key_sort - ascending, in place; n is a power of two. All threads of the block call it.
+// key_sort - bitonic sort, ascending, in place; n is a power of two. All threads of the block call
+// it.
 __device__ static inline void key_sort(uint64_t *key, int n)
 {
     for (int size = 2; size <= n; size *= 2)
@@ -145,8 +146,8 @@ __host__ __device__ static inline int pow2_at_least(int n)
     return p;
 }
 
-// block_place - for threads with `take`: how many threads before this one take; *total is all that
-// take. part is shared, [blockDim / 32]. All threads of the block call it.
+// block_place - exclusive prefix count of `take` over the threads of the block; *total is the count
+// of all. part is shared, [blockDim / 32]. All threads of the block call it.
 __device__ static inline int block_place(bool take, int *part, int *total)
 {
     unsigned set = __ballot_sync(FULL_MASK, take);

@@ -1,6 +1,7 @@
-// ptx - the instructions that the language has no words for: all inline assembler but that of the four-warp
-// matrix unit (group.cuh), one function each. Shared memory is named by pointers; shared_at is what the
-// instructions take for one. What says "warp" is called by all lanes of a warp together.
+// ptx - inline assembler for instructions that CUDA C++ does not expose, one function each. Only
+// the wgmma instructions are elsewhere (group.cuh). Shared memory is passed as generic pointers;
+// shared_at converts one to the 32-bit address that the instructions take. All lanes of a warp call
+// a function whose comment says "warp".
 #ifndef TANDEM_KERNELS_CUDA_PTX_CUH
 #define TANDEM_KERNELS_CUDA_PTX_CUH
 
@@ -13,23 +14,24 @@ __device__ static inline uint32_t shared_at(const void *p)
     return (uint32_t)__cvta_generic_to_shared(p);
 }
 
-// ---- kernels behind each other and blocks beside each other ----------------------------------------
+// ---- programmatic dependent launch, clusters ----------------------------------------------------
 
-// Blocks of the next kernel may come in, once all blocks of this one have said so or ended: early they take places where
-// this one runs; behind dependency_settle they find that all before this one has ended.
+// dependency_next - the next kernel's blocks may start once every block of this one has called this
+// or ended. Called early, they take room on multiprocessors while this kernel runs; called after
+// dependency_settle, they start when every kernel before this one has ended.
 __device__ static inline void dependency_next()
 {
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 }
 
-// Every kernel before this one has ended, and its writes are seen.
+// dependency_settle - wait until every kernel before this one has ended and its writes are visible.
 __device__ static inline void dependency_settle()
 {
     asm volatile("griddepcontrol.wait;" ::: "memory");
 }
 
-// gang_arrive, gang_wait - a barrier of the blocks of a cluster: what was written before the one is seen
-// behind the other, in shared memory too. All threads of a warp together.
+// gang_arrive, gang_wait - the two halves of a cluster barrier: writes before a block's arrive
+// (release) are visible to the cluster after the wait (acquire), in shared memory too. A warp.
 __device__ static inline void gang_arrive()
 {
     asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
@@ -40,8 +42,9 @@ __device__ static inline void gang_wait()
     asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
-// gang_begin - the same where nothing has been written that others look for but barriers that barrier_publish followed, and
-// nothing is waited for: behind gang_wait all blocks have begun.
+// gang_begin - a relaxed arrive: gang_wait then says only that all blocks of the cluster have
+// started, so that their shared memory may be written. Enough where the only writes that others
+// rely on are barrier_init followed by barrier_publish.
 __device__ static inline void gang_begin()
 {
     asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
@@ -56,7 +59,7 @@ __device__ static inline uint64_t device_ns(void)
     return t;
 }
 
-// Which place of the multiprocessor the warp has at the moment.
+// The warp slot of the multiprocessor that the warp has at the moment.
 __device__ static inline uint32_t warp_place(void)
 {
     uint32_t warp;
@@ -74,7 +77,8 @@ __device__ static inline uint32_t device_sm(void)
     return sm;
 }
 
-// threadIdx.x, asked for where it is wanted: what is made from it takes no registers from one place to the next.
+// threadIdx.x, read again at each use: the compiler cannot keep values derived from it in registers
+// between uses.
 __device__ static inline uint32_t thread_here(void)
 {
     uint32_t t;
@@ -83,10 +87,11 @@ __device__ static inline uint32_t thread_here(void)
     return t;
 }
 
-// ---- words that others change or wait for while a kernel runs ---------------------------------------
+// ---- words that other blocks, the host or other devices change while a kernel runs --------------
 
-// Counts one; releases what the thread, and by a barrier its block, wrote, acquires what others did that
-// counted before.
+// Adds one and returns the count before, acquire and release at device scope: releases the writes
+// of the thread (behind a block barrier, of its block) and acquires those of everyone who counted
+// before.
 __device__ static inline uint32_t counter_trade(uint32_t *counter)
 {
     uint32_t before;
@@ -98,7 +103,7 @@ __device__ static inline uint32_t counter_trade(uint32_t *counter)
     return before;
 }
 
-// The same; behind `last` it begins again at 0.
+// The same, but the count wraps to 0 after `last`.
 __device__ static inline uint32_t counter_turn(uint32_t *counter, uint32_t last)
 {
     uint32_t before;
@@ -110,19 +115,19 @@ __device__ static inline uint32_t counter_turn(uint32_t *counter, uint32_t last)
     return before;
 }
 
-// Counts one, releasing, and asks for nothing.
+// Adds one with release order; no result.
 __device__ static inline void counter_add(uint32_t *counter)
 {
     asm volatile("red.add.release.gpu.global.u32 [%0], 1;" ::"l"(counter) : "memory");
 }
 
-// Sets bits, releasing as counter_add does.
+// Sets bits with release order; no result.
 __device__ static inline void counter_mark(uint32_t *word, uint32_t bits)
 {
     asm volatile("red.or.release.gpu.global.b32 [%0], %1;" ::"l"(word), "r"(bits) : "memory");
 }
 
-// A count, or bits; what was written before that is seen.
+// Reads a count or bits with acquire order: what was released before it is visible.
 __device__ static inline uint32_t counter_read(const uint32_t *counter)
 {
     uint32_t v;
@@ -131,8 +136,8 @@ __device__ static inline uint32_t counter_read(const uint32_t *counter)
     return v;
 }
 
-// flag_raise - after everything this thread, and by a barrier its block, wrote before; flag_read: for host and
-// other devices alike.
+// flag_raise, flag_read - release and acquire at system scope, so for the host and other devices
+// too. flag_raise covers the writes of the thread and, behind a block barrier, of its block.
 __device__ static inline void flag_raise(uint64_t *flag, uint64_t v)
 {
     __threadfence_system();
@@ -147,7 +152,7 @@ __device__ static inline uint64_t flag_read(const uint64_t *flag)
     return v;
 }
 
-// fresh_load, fresh_word - past caches that may hold what was there before
+// fresh_load, fresh_word - volatile loads, which stale cache lines cannot serve
 __device__ static inline uint4 fresh_load(const uint4 *p)
 {
     uint4 v;
@@ -167,7 +172,8 @@ __device__ static inline uint32_t fresh_word(const uint32_t *p)
     return v;
 }
 
-// pair_write, pair_read - two words of any device at once: who reads the one reads the other with it
+// pair_write, pair_read - two 8-byte words in one access at system scope, relaxed. Each word is
+// written and read whole; the pair carries flags of its own (direct.cuh).
 __device__ static inline void pair_write(uint4 *at, uint64_t lo, uint64_t hi)
 {
     asm volatile("st.relaxed.sys.global.v2.u64 [%0], {%1, %2};" ::"l"(at), "l"(lo), "l"(hi)
@@ -182,7 +188,8 @@ __device__ static inline void pair_read(const uint4 *at, uint64_t *lo, uint64_t 
                  : "memory");
 }
 
-// whole_put, whole_read - one word of this device, of which who reads has both halves; in no order with what is written beside it
+// whole_put, whole_read - an 8-byte word, never torn; relaxed at device scope, so not ordered with
+// other writes
 __device__ static inline void whole_put(uint64_t *at, uint64_t v)
 {
     asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(at), "l"(v) : "memory");
@@ -196,7 +203,8 @@ __device__ static inline uint64_t whole_read(const uint64_t *at)
     return v;
 }
 
-// words_put, words_read - four words, each of which who reads has whole; in no order with what is written beside them
+// words_put, words_read - four 4-byte words in one access, each never torn; relaxed at device
+// scope, so not ordered with other writes
 __device__ static inline void words_put(uint4 *at, uint4 v)
 {
     asm volatile("st.relaxed.gpu.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(at), "r"(v.x),
@@ -217,7 +225,7 @@ __device__ static inline uint4 words_read(const uint4 *at)
 
 // ---- memory -------------------------------------------------------------------------------------
 
-// What no kernel writes and nobody reads again.
+// For data that no kernel writes and that is read once: read-only path, no allocation in L1.
 __device__ static inline uint4 load_once(const uint4 *p)
 {
     uint4 v;
@@ -233,14 +241,14 @@ __device__ static inline void prefetch_l2(const void *p)
     asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
 }
 
-// The same of bytes in units of 16.
+// The same for a range; bytes is a multiple of 16.
 __device__ static inline void bulk_ahead(const void *p, int bytes)
 {
     asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(p), "r"(bytes) : "memory");
 }
 
-// Words into shared memory, behind the thread's back; `to` and `from` are aligned to their size. They are there, for the
-// thread itself, behind copy_wait: all but the last LEFT groups of copies that copy_commit ended.
+// Asynchronous copy of BYTES (4, 8 or 16, aligned) to shared memory. copy_commit closes a group of
+// copies; after copy_wait<LEFT> all but the last LEFT groups have arrived, for the copying thread.
 template <int BYTES> __device__ static inline void copy_ahead(void *to, const void *from)
 {
     asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(shared_at(to)), "l"(from),
@@ -248,15 +256,16 @@ template <int BYTES> __device__ static inline void copy_ahead(void *to, const vo
                  : "memory");
 }
 
-// 16 bytes that only the second level of caches keeps.
+// 16 bytes, cached in L2 only.
 __device__ static inline void copy_async(uint4 *to, const uint4 *from)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_at(to)), "l"(from)
                  : "memory");
 }
 
-// The same of what nobody reads again: the first to make room in the cache. The policy is the one that createpolicy makes
-// for evict_first of all, on every device so far; to have it made is ten instructions each time.
+// The same for data that is read once: evict-first in L2. The constant is what createpolicy returns
+// for evict_first with fraction 1 on every device so far; creating it costs ten instructions a
+// time.
 __device__ static inline void copy_async_once(uint4 *to, const uint4 *from)
 {
     const uint64_t once = 0x12f0000000000000u;
@@ -267,7 +276,7 @@ __device__ static inline void copy_async_once(uint4 *to, const uint4 *from)
         : "memory");
 }
 
-// The first `bytes` of 16, then zeros.
+// The first `bytes` of 16, the rest zeros.
 __device__ static inline void copy_async_some(uint32_t to, const void *from, int bytes)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes)
@@ -289,9 +298,10 @@ __device__ static inline void copy_wait_all()
     asm volatile("cp.async.wait_all;" ::: "memory");
 }
 
-// ---- copies that arrive: a barrier in shared memory counts arrivals and bytes ------------------------------
+// ---- mbarriers and bulk copies: a barrier in shared memory counts arrivals and bytes ------------
 
-// The barrier's phase ends with so many arrivals; others use it behind barrier_publish and a barrier of the block.
+// Every phase of the barrier needs so many arrivals. Other threads may use it after barrier_publish
+// and a barrier of the block.
 __device__ static inline void barrier_init(uint64_t *bar, int arrivals)
 {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_at(bar)), "r"(arrivals)
@@ -308,7 +318,7 @@ __device__ static inline void barrier_arrive(uint64_t *bar)
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_at(bar)) : "memory");
 }
 
-// An arrival; the phase also needs so many bytes.
+// Arrives, and adds so many bytes to what the phase waits for.
 __device__ static inline void barrier_expect(uint64_t *bar, int bytes)
 {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_at(bar)),
@@ -316,7 +326,7 @@ __device__ static inline void barrier_expect(uint64_t *bar, int bytes)
                  : "memory");
 }
 
-// Until the phase of this parity has ended; the first one has parity 0.
+// Waits until the phase of this parity has ended; the first phase has parity 0.
 __device__ static inline void barrier_wait(uint64_t *bar, int parity)
 {
     uint32_t there;
@@ -333,8 +343,9 @@ __device__ static inline void barrier_wait(uint64_t *bar, int parity)
     while (!there);
 }
 
-// bulk_bring, bulk_bring_once - bytes from memory to shared memory, which `bar` counts; all in units of 16. Those that nobody
-// reads again make room for each other in the cache, and leave what is there.
+// bulk_bring, bulk_bring_once - bulk copy from global to shared memory, completing on `bar`;
+// addresses and bytes are multiples of 16. _once: evict-first in L2, so that data read once does
+// not displace other lines.
 __device__ static inline void bulk_bring(void *to, const void *from, int bytes, uint64_t *bar)
 {
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
@@ -354,7 +365,8 @@ __device__ static inline void bulk_bring_once(void *to, const void *from, int by
                  : "memory");
 }
 
-// v to where block `rank` of the cluster has what this one has at `to`; its `bar` counts the bytes.
+// Asynchronous store of v to `to` in the shared memory of block `rank` of the cluster; the bytes
+// count on that block's `bar`.
 __device__ static inline void peer_send(float *to, float4 v, uint64_t *bar, int rank)
 {
     uint32_t far, far_bar;
@@ -437,7 +449,7 @@ __device__ static inline uint16_t f16_nearest(float v)
     return h;
 }
 
-// Two f16 numbers in a word: x by + plus, rounded once; x + y.
+// Pairs of f16 numbers: x * by + plus, rounded once; x + y.
 __device__ static inline uint32_t f16_fused(uint32_t x, uint32_t by, uint32_t plus)
 {
     uint32_t v;
@@ -454,7 +466,7 @@ __device__ static inline uint32_t f16_plus(uint32_t x, uint32_t y)
     return v;
 }
 
-// The larger of x and 0; keeps a NaN.
+// max(x, 0); a NaN stays one.
 __device__ static inline float not_negative(float x)
 {
     float y;
@@ -463,7 +475,7 @@ __device__ static inline float not_negative(float x)
     return y;
 }
 
-// 1 / x within an unit of the last place, subnormal numbers as zeros.
+// 1 / x to within one unit in the last place; subnormal numbers count as zeros.
 __device__ static inline float inverse(float x)
 {
     float y;
@@ -474,8 +486,8 @@ __device__ static inline float inverse(float x)
 
 // ---- matrices ------------------------------------------------------------------------------------
 
-// Four matrices of 8 x 8 numbers of 16 bits from shared memory: lane l names row l % 8 of matrix l / 8, 16 bytes,
-// aligned, and gets the pair lane % 4 of row lane / 4 of each. A warp.
+// ldmatrix: four 8 x 8 matrices of 16-bit numbers from shared memory. Lane l passes the address of
+// row l % 8 of matrix l / 8 (16 bytes, aligned) and gets pair l % 4 of row l / 4 of each. A warp.
 __device__ static inline void matrices_load(uint32_t (&m)[4], uint32_t at)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -489,7 +501,7 @@ __device__ static inline void matrices_load(uint32_t (&m)[4], const uint16_t *ro
     matrices_load(m, shared_at(row));
 }
 
-// The same, rows and columns exchanged.
+// The same, each matrix transposed.
 __device__ static inline void matrices_load_turned(uint32_t (&m)[4], const uint16_t *row)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -498,7 +510,8 @@ __device__ static inline void matrices_load_turned(uint32_t (&m)[4], const uint1
                  : "memory");
 }
 
-// c += a b, of 16 x 16 and 16 x 8 numbers, f16 or bf16, as lanes have them: matrix.cuh. A warp.
+// c += a b with a 16 x 16 and b 16 x 8, f16 or bf16; matrix.cuh says which elements a lane holds. A
+// warp.
 template <bool F16>
 __device__ static inline void mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
 {

@@ -1,12 +1,14 @@
-// turn - rotation of a pair by a position. The angle is an f32 product, so that every backend turns by
-// the same angle; its cosine and sine are taken in double and rounded once. The library's also serve angles
-// that no position has, which takes registers and memory.
+// turn - rotary embedding: rotation of a pair of values by an angle that depends on the position.
+// The angle is an f32 product, so that every backend uses the same one; its cosine and sine are
+// computed in double and rounded once. CUDA's own functions handle any argument, which costs
+// registers and local memory; these handle angles below 2^31.
 #ifndef TANDEM_KERNELS_CUDA_TURN_CUH
 #define TANDEM_KERNELS_CUDA_TURN_CUH
 
 #include "kernels/cuda/device.cuh"
 
-// Cosine and sine of an angle below 2^31, by their series: what is left of quarter turns is at most pi / 4.
+// Cosine and sine of an angle below 2^31: reduced by quarter turns to at most pi / 4, then a
+// series.
 __device__ static inline float2 turn_of(int pos, float freq, bool back)
 {
     const double of_cos[] = {
