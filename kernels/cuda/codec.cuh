@@ -1,5 +1,7 @@
-// codec - the cache quantisers, a value a lane when storing and four values a thread when reading;
-// the bits are those of kernels/ref/codec.c.
+// codec - the quantisers of cached rows: QW is e4m3 with an e8m0 scale for 32 values, QC e2m1 with
+// an e4m3 scale for 16, QI e2m1 with an e8m0 scale for 32. A row is its codes, then its
+// scales. A lane has one value when storing, a thread four when reading. Bits are those of
+// kernels/ref/codec.c.
 #ifndef TANDEM_KERNELS_CUDA_CODEC_CUH
 #define TANDEM_KERNELS_CUDA_CODEC_CUH
 
@@ -10,7 +12,7 @@ __host__ __device__ static inline int codec_block(enum codec c)
     return c == CODEC_F32 ? 1 : c == CODEC_QC ? 16 : 32;
 }
 
-// Where the scales of a row of cols values begin.
+// The offset of the scales in a row of cols values.
 __device__ static inline int codec_scales(enum codec c, int cols)
 {
     return c == CODEC_QW ? cols : cols / 2;
@@ -25,11 +27,10 @@ __device__ static inline float at_least(float x, float floor)
     return x < floor ? floor : x; // keeps a NaN
 }
 
-// The code of this lane's value and the scale of its block; whole warps, zeros where there is no
-// value.
+// The code of this lane's value and the scale of its block. A warp; lanes without a value pass 0.
 __device__ static inline struct coded codec_encode(enum codec c, float v)
 {
-    uint32_t most = f32_bits(v) & 0x7fffffffu; // by bits: an infinity or a NaN wins
+    uint32_t most = f32_bits(v) & 0x7fffffffu; // compared as bits: an infinity or a NaN wins
     struct coded o;
     float amax;
 
@@ -54,7 +55,7 @@ __device__ static inline struct coded codec_encode(enum codec c, float v)
     return o;
 }
 
-// Store this lane's value c of a row of cols values; whole warps, c behind the end stores nothing.
+// Store this lane's value c of a row of cols values. A warp; a lane with c >= cols stores nothing.
 __device__ static inline void codec_put(enum codec codec, unsigned char *row, int cols, int c,
                                         float v)
 {
@@ -81,7 +82,7 @@ __device__ static inline float codec_decode(enum codec c, uint8_t code, float st
     return (c == CODEC_QW ? f32_from_e4m3(code) : f32_from_e2m1(code)) * step;
 }
 
-// Rows of a state need not be aligned.
+// n bytes, 1 to 4, as a word: rows of a state need not be aligned.
 __device__ static inline uint32_t load_bytes(const unsigned char *p, int n)
 {
     uint32_t v = 0;

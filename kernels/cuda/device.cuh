@@ -42,13 +42,14 @@ template <typename K> static cudaError_t shared_room(K kernel, int shared_max)
 // ---- launches ------------------------------------------------------------------------------------
 
 // launch, launch_cluster - queue a kernel, in clusters of `cluster` blocks (1: none). Where the
-// device overlaps launches it is a programmatic dependent launch: blocks may start while the kernel
-// before still runs. The kernel therefore calls dependency_wait (or dependency_settle) before it
+// device overlaps launches it is a programmatic dependent launch, unless cuda_apart: blocks may
+// start while the kernel before still runs. The kernel therefore calls dependency_wait (or
+// dependency_settle) before it
 // reads what earlier kernels write or writes what they access. If the kernel before calls
 // dependency_next only after its own dependency_settle, everything before that one has ended, and
 // this kernel may read at once whatever that one may read.
 // launch_behind - the plain launch, which starts when everything before it has ended: for kernels
-// without that call, and for those that wait for another rank where ranks share the device.
+// without that call.
 template <typename... P, typename... A>
 static void launch_cluster(struct queue *q, void (*kernel)(P...), unsigned cluster, dim3 grid,
                            dim3 block, size_t shared, A &&...args)

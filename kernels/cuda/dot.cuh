@@ -1,11 +1,11 @@
-// dot - the one inner product: a block of DOT_WARPS warps against one tile of MAT_TILE outputs for
-// up to RB rows.
+// dot - inner products without the matrix unit, for plain weights: a block of DOT_WARPS warps
+// multiplies one tile of MAT_TILE outputs by up to RB rows.
 //
-// A lane reads 16 bytes of one column of the tile: 8 outputs of a 2-byte type or 4 of f32. So a
-// warp reads 16 or 8 columns at once, whole lines in a row, and warps take turns along k. Lanes are
-// folded by shuffles, warps in order through shared memory. Which columns a lane adds, and in which
-// order, depends on the number of columns and on the type alone: RB only says how many rows use a
-// column while it is in registers.
+// A tile is [cols][MAT_TILE]. A lane reads 16 bytes of one column of inputs: 8 outputs of a 2-byte
+// type or 4 of f32, so a warp reads 16 or 8 adjacent columns at once, and warps take turns along k.
+// Lanes are reduced by shuffles, warps in order through shared memory. Which columns a lane adds,
+// and in which order, depends on the number of columns and on the type alone; RB only says how many
+// rows use a column while it is in registers. Bound by the bytes of the weights.
 #ifndef TANDEM_KERNELS_CUDA_DOT_CUH
 #define TANDEM_KERNELS_CUDA_DOT_CUH
 
@@ -14,7 +14,7 @@
 #define DOT_WARPS 8
 #define DOT_THREADS (DOT_WARPS * CUDA_WARP)
 #define DOT_ROWS 8
-#define DOT_AHEAD 4 // loads in flight a lane
+#define DOT_AHEAD 4 // loads that a lane has in flight
 
 template <enum dtype D> struct dot_piece {
     static constexpr int OUT = D == DTYPE_F32 ? 4 : 8; // outputs in 16 bytes
@@ -40,9 +40,9 @@ template <enum dtype D> __device__ static inline void dot_widen(uint4 v, float *
     }
 }
 
-// dot_tile - for thread t < RB * MAT_TILE: sum over k of tile column k, output t % MAT_TILE, times
-// x[t / MAT_TILE][k]; other threads get nothing of use. part is shared, [DOT_WARPS][RB * MAT_TILE].
-// All threads of the block call it; x has RB valid pointers.
+// dot_tile - thread t < RB * MAT_TILE gets the sum over k of tile[k][t % MAT_TILE] times x[t /
+// MAT_TILE][k]; the result of other threads is undefined. part is shared, [DOT_WARPS][RB *
+// MAT_TILE]. All threads of the block call it; x has RB valid pointers.
 template <enum dtype D, int RB>
 __device__ static inline float dot_tile(const void *tile, int cols, const float *const (&x)[RB],
                                         float *part)
@@ -112,7 +112,7 @@ __device__ static inline const void *mat_tile(const struct mat &w, int t)
     return (const char *)w.data + (size_t)t * bytes;
 }
 
-// dot_any - dot_tile of tile t of a matrix whose plain type only the device knows.
+// dot_any - dot_tile of tile t of a matrix whose (plain) type is known only at run time.
 template <int RB>
 __device__ static inline float dot_any(const struct mat &w, int t, const float *const (&x)[RB],
                                        float *part)

@@ -1,22 +1,23 @@
-// matrix - bf16 operands of the m16n8k16 instruction: stored codes as such and planes of f32.
+// matrix - bf16 operands of mma m16n8k16: from stored e4m3 and e2m1 codes, and from f32 values as
+// three bf16 planes.
 //
-// A lane has rows r = lane / 4 and r + 8 and columns c = lane % 4 * 2, c + 1, c + 8, c + 9 of the
-// left operand, in the order (r, c), (r + 8, c), (r, c + 8), (r + 8, c + 8); of the right one rows c
-// .. and c + 8 .. of column r.
+// Fragments: of A (16 x 16) a lane has rows r = lane / 4 and r + 8 and columns c = lane % 4 * 2, c
+// + 1, c + 8, c + 9, a pair of columns a register, in the order (r, c), (r + 8, c), (r, c + 8), (r
+// + 8, c + 8); of B (16 x 8) rows c, c + 1 and c + 8, c + 9 of column r.
 #ifndef TANDEM_KERNELS_CUDA_MATRIX_CUH
 #define TANDEM_KERNELS_CUDA_MATRIX_CUH
 
 #include "kernels/cuda/device.cuh"
 
-// Two e4m3 codes, in bits 0 .. 7 and 16 .. 23, as bf16: their bits are those of a number that is 2^120
-// too small. The code of a NaN becomes 480; a block that has one is marked by its scale.
+// Two e4m3 codes, in bits 0 .. 7 and 16 .. 23, to bf16: shifted into place they are bf16 numbers
+// 2^120 too small. The code of a NaN becomes 480; a block that has one is marked by its scale.
 __device__ static inline uint32_t e4m3_far(uint32_t u)
 {
     return bf16_times((u & 0x007f007fu) << 4 | (u & 0x00800080u) << 8, 0x7b807b80u);
 }
 
-// Eight codes times `by`, the j-th of them with the (j + 4)-th. As bf16, e2m1 is 2^126 too small: a
-// subnormal code of a subnormal number.
+// Eight e2m1 codes times `by`, to bf16; v[j] has codes j and j + 4. Shifted into place a code is a
+// bf16 number 2^126 too small; a subnormal code is a subnormal number.
 __device__ static inline void e2m1_eight(uint32_t u, uint32_t by, uint32_t (&v)[4])
 {
     const uint32_t at = 0x01c001c0u, sign = 0x80008000u, far = 0x7e807e80u;
@@ -66,7 +67,7 @@ __device__ static inline void e4m3_eight_once(uint32_t u0, uint32_t u1, uint32_t
     }
 }
 
-// An e8m0 scale as both halves of a pair: 2^(s - 127), 2^-127 is subnormal.
+// An e8m0 scale, 2^(s - 127), as bf16 in both halves of a word; 2^-127 is subnormal, 255 a NaN.
 __device__ static inline uint32_t scale_pair(uint32_t s)
 {
     uint32_t h = s == 255 ? 0x7fc0u : s == 0 ? 0x0040u : s << 7;
@@ -74,7 +75,8 @@ __device__ static inline uint32_t scale_pair(uint32_t s)
     return h | h << 16;
 }
 
-// x and y as bf16, and what is left of them; a number that is none is whole in its first plane.
+// x and y rounded to bf16; they are left with the remainders. A value that is not finite is all in
+// its first plane.
 __device__ static inline uint32_t plane_of(float &x, float &y)
 {
     uint32_t u = bf16_pair(x, y);
@@ -84,10 +86,10 @@ __device__ static inline uint32_t plane_of(float &x, float &y)
     return u;
 }
 
-// Three planes of the left operand, whose sum it is.
+// The A operand as the sum of three planes.
 struct planes {
     uint32_t top[4], mid[4], low[4];
-    bool more; // mid or low have something, in any lane of the warp
+    bool more; // mid or low is not zero in some lane of the warp
 };
 
 __device__ static inline struct planes planes_of(float2 (&v)[4])

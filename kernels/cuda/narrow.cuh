@@ -1,31 +1,35 @@
-// narrow - the product of strips for up to 16 rows: a block takes a strip, a share of the inputs and up
-// to NT times 8 rows, a warp a part. The first codes of a dense product are on their way before the
-// kernel in front has ended. Inputs are made by the block itself where that is little work; the splits
-// of a strip are a cluster, whose blocks turn its sums into outputs row by row.
+// narrow - the dense product of coded and bf16 weights, 8 or 16 rows a block (more rows: more
+// blocks, which read the weights again). A block has a strip, a split of the inputs and up to NT *
+// 8 rows; a warp has a part. The warp loads its first codes before dependency_settle (programmatic
+// dependent launch), later ones through L2 prefetches. Where that is little work the block makes
+// its inputs itself (rotated f16 or bf16 planes in shared memory), else take_rows (strips.cu) has
+// made them. The splits of a strip are a cluster: each block sends its partial sums through
+// distributed shared memory to the blocks that finish rows. Bound by the bytes of the weights or by
+// their decoding.
 #ifndef TANDEM_KERNELS_CUDA_NARROW_CUH
 #define TANDEM_KERNELS_CUDA_NARROW_CUH
 
 #include "kernels/cuda/codes.cuh"
 #include "kernels/cuda/rows.cuh"
 
-#define NARROW_SUMS (EXL3_BLOCK + 4) // values of a row of sums: rows begin in other banks
-#define NARROW_PART (STRIP_WARPS * STRIP_THREADS * 16) // bytes of what warps add up at a time
+#define NARROW_SUMS (EXL3_BLOCK + 4) // values of a row of sums, padded against bank conflicts
+#define NARROW_PART (STRIP_WARPS * STRIP_THREADS * 16) // bytes of the sums that warps add at a time
 #define NARROW_PAD 8                                   // values between rows of inputs
-#define NARROW_AHEAD 4    // pieces of codes that are on their way to a warp
-#define NARROW_TASKS 64   // 128 inputs of a row each, up to which a block makes its own inputs
-#define NARROW_AGAIN 4096 // and all blocks together
+#define NARROW_AHEAD 4    // pieces of codes that a warp prefetches ahead
+#define NARROW_TASKS 64   // (row, 128 inputs) pairs up to which a block makes its own inputs
+#define NARROW_AGAIN 4096 // the same, of all blocks together
 
 struct narrow_job {
     const struct mat *w; // NULL: nothing to do
     int strip, split, n; // n: rows
-    int first;           // row of the call
+    int first;           // first row, of the call
     int begin, end;      // outputs that are wanted
-    int x;               // prepared inputs: where those of row 0 begin
+    int x;               // prepared inputs: index of row 0
     const float *from;   // else: values of row 0
     const uint16_t *suh;
 };
 
-// The units of inputs that the pieces of a split lie in: whole blocks of 128.
+// narrow_units - the units of inputs that contain the pieces of a split, as whole blocks of 128.
 __host__ __device__ static inline void narrow_units(const struct mat &w, int split, int splits,
                                                     int *low, int *high)
 {
@@ -49,13 +53,13 @@ static inline int narrow_span(const struct mat &w, int splits)
     return most;
 }
 
-// narrow_sums - bytes of the sums of a block for so many rows.
+// narrow_sums - bytes of the sums that a block receives, for so many rows of the call.
 static inline size_t narrow_sums(int rows)
 {
     return (size_t)((rows + STRIP_SPLITS - 1) * NARROW_SUMS) * sizeof(float);
 }
 
-// narrow_row - bytes of a row of the inputs that a block makes itself.
+// narrow_row - bytes of a row of inputs that a block makes itself.
 static inline size_t narrow_row(int span, bool exl3)
 {
     return (size_t)(span * STRIP_UNIT + NARROW_PAD) * 2 * (exl3 ? 1 : STRIP_PLANES) + (size_t)span;
@@ -63,8 +67,8 @@ static inline size_t narrow_row(int span, bool exl3)
 
 // ---- clusters and launches ------------------------------------------------------------------
 
-// What a block stored before it arrived is seen by those of its cluster that have waited. All threads
-// call both, in turn.
+// A cluster barrier in two halves: what a block stored before cluster_arrive is visible to the
+// cluster after cluster_wait. All threads call both, alternately.
 __device__ static inline void cluster_arrive()
 {
     __cluster_barrier_arrive();
@@ -75,7 +79,7 @@ __device__ static inline void cluster_wait()
     __cluster_barrier_wait();
 }
 
-// Where block `rank` of the cluster has what this one has at p, in shared memory.
+// The address of p's counterpart in the shared memory of block `rank` of the cluster.
 __device__ static inline float *cluster_peer(float *p, int rank)
 {
     return (float *)__cluster_map_shared_rank(p, (unsigned)rank);
@@ -120,14 +124,14 @@ __device__ static inline void narrow_dense(const struct strip_launch &p, int row
 
 // ---- inputs ---------------------------------------------------------------------------------
 
-// The row of the call whose inputs row i of the job has.
+// The inputs of row i of the job.
 __device__ static inline const float *narrow_from(const struct strip_launch &p,
                                                   const struct narrow_job &j, int i)
 {
     return j.from + (size_t)i * (size_t)p.groups * (size_t)p.w.cols;
 }
 
-// What the block needs of the rotations, brought near.
+// Prefetch to L2 what the block needs for its rotations: suh, svh, bias.
 __device__ static inline void narrow_ahead(const struct strip_launch &p, const struct narrow_job &j,
                                            int low, int high)
 {
@@ -142,7 +146,7 @@ __device__ static inline void narrow_ahead(const struct strip_launch &p, const s
                                         : j.w->bias + n0 + t / 2 % 2 * STRIP_UNIT);
 }
 
-// Inputs of units `low` to `high` of all rows, warps in turn; both are even.
+// Make the inputs of units low .. high - 1 (both even) of all rows, warps in turn.
 template <bool ROTATED>
 __device__ static inline void narrow_inputs(const struct strip_launch &p,
                                             const struct narrow_job &j, const struct strip_x &x,
@@ -161,10 +165,10 @@ __device__ static inline void narrow_inputs(const struct strip_launch &p,
 
 // ---- sums -----------------------------------------------------------------------------------
 
-// Row i of a job is finished by block i % peers of the cluster, which gets a row of sums from each of
-// its peers: those of row i from peer r are row i / peers * peers + r of its sums.
+// Row i of a job is finished by block i % peers of the cluster, which gets a row of sums from each
+// of its peers: those of row i from peer r are row i / peers * peers + r of its sums.
 
-// Warps add their sums in order and send them to where rows are finished.
+// Add the warps' sums in order and store them in the block that finishes the row.
 template <class C, int NT>
 __device__ static inline void narrow_add(const float (&acc)[C::TILES][NT][4], float4 *part,
                                          float *sums, int n)
@@ -184,7 +188,7 @@ __device__ static inline void narrow_add(const float (&acc)[C::TILES][NT][4], fl
     }
 #pragma unroll
     for (int first = 0; first < TILES; first += AT_A_TIME) {
-        __syncthreads(); // inputs, or sums of the tiles before, are read
+        __syncthreads(); // `part` overlays inputs, then the sums of the tiles before
 #pragma unroll
         for (int i = 0; i < AT_A_TIME; i++)
 #pragma unroll
@@ -197,7 +201,7 @@ __device__ static inline void narrow_add(const float (&acc)[C::TILES][NT][4], fl
             }
         __syncthreads();
         if (first == 0 && peers > 1)
-            cluster_wait(); // all of the cluster are there
+            cluster_wait(); // all blocks of the cluster have started
         if (t < SLOTS && row < n) {
             int tile = first + warp / NT;
             int low = C::output(tile, lane / 4, 0), high = C::output(tile, lane / 4, 1);
@@ -222,7 +226,7 @@ __device__ static inline void narrow_add(const float (&acc)[C::TILES][NT][4], fl
     }
 }
 
-// The lane's four sums of a row, splits in order: those of peers first .. first + splits - 1.
+// The lane's four sums of a row: those of peers first .. first + splits - 1, added in order.
 __device__ static inline void narrow_take(const float *sums, int row, int first, int splits,
                                           int wide, float (&v)[4])
 {
@@ -242,7 +246,7 @@ __device__ static inline void narrow_take(const float *sums, int row, int first,
     }
 }
 
-// The rows of outputs that this block finishes, warps in turn.
+// Finish and store the rows of outputs that end in this block, warps in turn.
 template <bool ROTATED>
 __device__ static inline void narrow_give(const struct strip_launch &p, const struct narrow_job &j,
                                           const float *sums)
@@ -268,7 +272,7 @@ __device__ static inline void narrow_give(const struct strip_launch &p, const st
 
 // ---- the product ----------------------------------------------------------------------------
 
-// A piece of the inputs of NT times 8 rows by a piece of a strip: k-step after k-step.
+// A piece of a strip times a piece of the inputs of NT * 8 rows, k-step after k-step.
 template <class C, int NT, int BOOK>
 __device__ static inline void piece_product(const C &codes, const typename C::piece &piece,
                                             const uint4 (&b)[NT][C::STEPS / 2],
@@ -292,19 +296,20 @@ __device__ static inline void piece_product(const C &codes, const typename C::pi
         }
 }
 
-// Whether a warp holds the next piece of codes in registers, as it does with those that need no decoding.
+// Whether a warp loads the next piece into registers ahead of time: with weights that need no
+// decoding.
 template <class C, int NT> __device__ static constexpr bool narrow_holds()
 {
     return NT == 1 && C::KIND == bf16_codes::KIND;
 }
 
-// Blocks of a multiprocessor.
+// Resident blocks on a multiprocessor.
 template <class C, int NT> __device__ static constexpr int narrow_blocks()
 {
     return NT == 1 || C::KIND == bf16_codes::KIND ? C::BLOCKS : C::BLOCKS - 1;
 }
 
-// A piece of other codes brought near, if it is before `end`.
+// Prefetch a piece of coded weights to L2, if it is before `end`.
 template <class C> __device__ static inline void narrow_near(const C &codes, int piece, int end)
 {
     int lane = (int)threadIdx.x % CUDA_WARP;
@@ -314,7 +319,7 @@ template <class C> __device__ static inline void narrow_near(const C &codes, int
             prefetch_l2((const char *)(codes.at - lane) + (size_t)piece * C::BYTES + lane * 128);
 }
 
-// Where a lane finds its rows' inputs: of unit 0, and counts of planes.
+// Where a lane reads its rows' inputs: address of unit 0, and of the counts of planes.
 template <int NT> struct narrow_x {
     const uint16_t *x[NT];
     const uint8_t *count[NT];
@@ -322,10 +327,10 @@ template <int NT> struct narrow_x {
     bool live[NT];
 };
 
-// A warp's part: pieces at .. end - 1, of which `now` is the first. Codes behind it come through the
-// second level of caches, NARROW_AHEAD pieces ahead: no registers wait for them, and other warps decode
-// in the meantime. Where nothing is decoded that would only be a second way to go: 161 us for a head of
-// bf16, with it 182.
+// A warp's part: pieces at .. end - 1, of which `now` is the first. Later codes are prefetched to
+// L2 NARROW_AHEAD pieces ahead, which takes no registers, and other warps decode meanwhile. For
+// bf16 weights, with nothing to decode, the detour costs: a head takes 161 us without it and 182
+// with it.
 template <class C, int NT, int BOOK>
 __device__ static inline void narrow_part(const C &codes, const struct narrow_x<NT> &x, int at,
                                           int end, typename C::piece &now,
@@ -367,7 +372,7 @@ __device__ static inline void narrow_part(const C &codes, const struct narrow_x<
             }
             planes = __any_sync(FULL_MASK, most > 2) ? 3 : __any_sync(FULL_MASK, most > 1) ? 2 : 1;
         }
-        if constexpr (C::SCALED) { // the scale is that of a few k-steps: a sum of their own
+        if constexpr (C::SCALED) { // a scale belongs to one piece, so that has a sum of its own
             float few[C::TILES][NT][4] = {};
 
             for (int plane = 0;;) {
@@ -399,7 +404,8 @@ __device__ static inline void narrow_part(const C &codes, const struct narrow_x<
     }
 }
 
-// Bound by the bytes of the weights, or by their decoding.
+// A block a (split, strip, lot of NT * 8 rows), a warp a part. Bound by the bytes of the weights,
+// or by their decoding.
 template <class C, int NT, int BLOCKS = narrow_blocks<C, NT>()>
 __global__ static void __launch_bounds__(STRIP_THREADS, BLOCKS)
     strip_rows(const __grid_constant__ struct strip_launch p)
@@ -473,7 +479,7 @@ __global__ static void __launch_bounds__(STRIP_THREADS, BLOCKS)
     narrow_give<C::F16>(p, j, sums);
 }
 
-// narrow_bytes - of shared memory for a block of strip_rows<C, NT> that takes n rows.
+// narrow_bytes - shared memory of a block of strip_rows<C, NT> that takes n rows.
 template <class C, int NT> static size_t narrow_bytes(const struct strip_launch *p, int n)
 {
     size_t sums = narrow_sums(NT * STRIP_TOKENS);

@@ -1,5 +1,6 @@
-// outputs - sums of a product become outputs: EXL3 is rotated back. A warp has 128
-// values, lane l those from 4 l on. The bits of a rotation are those of kernels/formats/exl3.c.
+// outputs - sums of a product become outputs: for EXL3 a second Hadamard rotation, scale (svh) and
+// bias, for NVFP4 the global scale. A warp has 128 values, lane l those from 4 l on. The bits of a
+// rotation are those of kernels/formats/exl3.c.
 #ifndef TANDEM_KERNELS_CUDA_OUTPUTS_CUH
 #define TANDEM_KERNELS_CUDA_OUTPUTS_CUH
 
@@ -14,7 +15,7 @@ __device__ static inline void butterfly(float *a, float *b)
     *b = diff;
 }
 
-// The Hadamard transform of the warp's values, strides 1, 2 .. 64, without scale.
+// The Hadamard transform of the warp's 128 values, strides 1, 2 .. 64, unscaled.
 __device__ static inline void rotate(float (&v)[4])
 {
     int lane = (int)(thread_here() % CUDA_WARP);
@@ -38,7 +39,8 @@ __device__ static inline float f16_of(uint2 four, int i)
     return f16_value((uint16_t)((i < 2 ? four.x : four.y) >> (i % 2 * 16)));
 }
 
-// The warp's outputs of a strip of EXL3 from their sums: `by` and `plus` are the lane's four of svh and bias.
+// The warp's outputs of a strip of EXL3, from their sums. by, plus: the lane's four of svh and
+// bias.
 __device__ static inline void finish_rotated(uint2 by, uint2 plus, bool biased, float (&v)[4])
 {
     rotate(v);
@@ -50,8 +52,7 @@ __device__ static inline void finish_rotated(uint2 by, uint2 plus, bool biased, 
     }
 }
 
-// The warp's outputs n0 .. n0 + 127 of a matrix, not rounded, from their sums; `wide` of them are
-// wanted. ROTATED: whether it is EXL3.
+// The warp's outputs n0 .. n0 + 127 of a matrix, not rounded, from their sums. ROTATED: it is EXL3.
 template <bool ROTATED>
 __device__ static inline void finish_outputs(const struct mat &w, int n0, int wide, float (&v)[4])
 {
@@ -72,7 +73,7 @@ __device__ static inline void finish_outputs(const struct mat &w, int n0, int wi
     }
 }
 
-// The warp's outputs n0 .. n0 + 127 from sums that lie at z.
+// The same from sums that lie at z; `wide` of them are wanted, the rest are zeros.
 __device__ static inline void take_outputs(const float *z, const struct mat &w, int n0, int wide,
                                            float (&v)[4])
 {

@@ -1,11 +1,13 @@
-// rope.cu owns the rotation by position.
+// rope.cu owns the rotary embedding: the last `dims` values of each head of x [rows][heads][cols]
+// are rotated in place (turn.cuh), pairs adjacent or dims / 2 apart. Bound by bytes, for a few rows
+// by latency.
 #include "kernels/cuda/turn.cuh"
 
 #define THREADS 256
 #define ROPE_PAIRS_MAX 512
 #define BLOCK_HEADS 16
 
-// A block a row and BLOCK_HEADS heads, which share its cosines and sines.
+// A block BLOCK_HEADS heads of a row, which share the row's cosines and sines.
 __global__ static void rope_heads(struct rope_args a)
 {
     dependency_wait();

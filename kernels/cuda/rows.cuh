@@ -1,12 +1,13 @@
-// rows - what happens to rows before a product of strips: a warp has 128 values, lane l those from
-// 4 l on. Inputs are rotated or taken apart into planes and stored as strip.cuh has them.
+// rows - rows of the window become inputs of a product (the layouts are strip.cuh's): rotated and
+// rounded to f16 for EXL3, else split into bf16 planes. A warp has 128 values, lane l those from 4
+// l on.
 #ifndef TANDEM_KERNELS_CUDA_ROWS_CUH
 #define TANDEM_KERNELS_CUDA_ROWS_CUH
 
 #include "kernels/cuda/codec.cuh"
 #include "kernels/cuda/strip.cuh"
 
-// As storing with QW would give the values back.
+// Round the values as if they were stored with codec QW and read again.
 __device__ static inline void quantise(float (&v)[4])
 {
     uint32_t most = 0;
@@ -56,7 +57,7 @@ __device__ static inline void put_four(uint16_t *unit, const uint16_t (&h)[4], b
     *(uint32_t *)(unit + strip_lay(i + 2)) = h[2] | (uint32_t)h[3] << 16;
 }
 
-// Store the warp's values, of a block of 128 inputs, as EXL3 wants them, su being the lane's four of suh.
+// Rotate the warp's block of 128 inputs and store it as f16 for EXL3. su: the lane's four of suh.
 __device__ static inline void put_rotated(uint16_t *unit, uint2 su, float (&v)[4],
                                           bool tiled = false)
 {
@@ -72,9 +73,9 @@ __device__ static inline void put_rotated(uint16_t *unit, uint2 su, float (&v)[4
     put_four(unit, h, true, false, tiled);
 }
 
-// Store the warp's values as inputs k0 .. k0 + wide - 1 of row `row` of x, the way weights w want them;
-// wide is 128, without a rotation also 64. suh from input k0 on, where there is one. ROTATED: whether w
-// is EXL3. `tiled`: in the order of tiles (group.cuh), not of lanes.
+// Store the warp's values as inputs k0 .. k0 + wide - 1 of row `row` of x, in the form that weights
+// w need; wide is 128, without a rotation also 64. suh: from input k0 on, EXL3 only. ROTATED: w is
+// EXL3. tiled: in the order of tiles (group.cuh) instead of that of lanes.
 template <bool ROTATED>
 __device__ static inline void put_inputs(const struct strip_x &x, const struct mat &w,
                                          const uint16_t *suh, enum codec in, int row, int k0,
@@ -96,7 +97,7 @@ __device__ static inline void put_inputs(const struct strip_x &x, const struct m
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             h[i] = bf16_from_f32(v[i]);
-            // what is not finite is whole in the first plane
+            // a value that is not finite is all in the first plane
             v[i] = (h[i] & 0x7f80) == 0x7f80 ? 0 : v[i] - f32_from_bf16(h[i]);
             need = v[i] != 0 && plane + 1 < STRIP_PLANES ? plane + 2 : need;
         }

@@ -1,4 +1,5 @@
-// strip_exl3.cu is the product of EXL3 weights, a kernel for each width.
+// strip_exl3.cu owns the instances of narrow.cuh and wide.cuh for EXL3, one for each width of
+// codes.
 #include "kernels/cuda/wide.cuh"
 
 void strip_launch_exl3(struct queue *q, int bits2, const struct strip_launch *p, dim3 grid)

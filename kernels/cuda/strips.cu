@@ -1,14 +1,17 @@
-// strips.cu owns the dense product of bf16 and quantised weights: rows go in, strips are multiplied, sums
-// come out. Rows are taken as many at a time as the queue's scratch holds.
+// strips.cu owns the dense product of bf16 and quantised weights (ops matmul and matmuls): it cuts
+// the product into groups, strips and splits, and chooses the kernel: thin.cuh, narrow.cuh, from 65
+// rows on sheet.cu, or wide.cuh where the outputs of a group are no whole blocks of 128. Inputs
+// that blocks do not make themselves, and the sums of wide.cuh, lie in the queue's scratch; where
+// it is too small for all rows the product is done in several passes over the rows.
 #include "kernels/cuda/rows.cuh"
 #include "kernels/cuda/sheet.cuh"
 #include "kernels/cuda/thin.cuh"
 #include "kernels/cuda/wide.cuh"
 
 #define THREADS 256
-#define WIDE_FROM 64 // rows that four narrow launches' blocks read the weights for
+#define WIDE_FROM 64 // rows up to which narrow.cuh is used: it reads the weights once for 16 rows
 #define WARPS (THREADS / CUDA_WARP)
-#define PASS_VALUES (32 << 20) // outputs of many rows that are made at a time
+#define PASS_VALUES (32 << 20) // outputs of a pass over many rows, at most
 
 struct rows_in {
     struct mat w;
@@ -18,7 +21,8 @@ struct rows_in {
     enum codec in;
 };
 
-// A warp a block of 128 inputs of a row, as the outputs that share them want it. Bound by bytes.
+// A warp a block of 128 inputs of a row, once for each set of outputs that shares its inputs
+// (blockIdx.y). Bound by bytes.
 __global__ static void take_rows(const __grid_constant__ struct rows_in p)
 {
     int blocks = p.x.ld / EXL3_BLOCK, lane = (int)threadIdx.x % CUDA_WARP;
@@ -37,7 +41,7 @@ __global__ static void take_rows(const __grid_constant__ struct rows_in p)
             k0, v);
 }
 
-// A warp the outputs of a row in a part, from the sums of wide blocks. Bound by bytes.
+// A warp the outputs of a row in a strip, from the sums of wide.cuh. Bound by bytes.
 __global__ static void give_rows(const __grid_constant__ struct strip_launch p)
 {
     int parts = p.groups * p.parts, i = (int)blockIdx.x * WARPS + (int)threadIdx.x / CUDA_WARP;
@@ -100,7 +104,7 @@ static int gcd(int a, int b)
     return a;
 }
 
-// Whether the groups and slices of w can be cut, with `cut` the outputs that share their inputs.
+// Whether w can be cut into its groups and slices; *cut: adjacent outputs that share their inputs.
 static bool cut_of(struct queue *q, const struct matmul_args *a, int groups, int *cut)
 {
     const struct mat *w = a->w;
@@ -123,7 +127,8 @@ static bool cut_of(struct queue *q, const struct matmul_args *a, int groups, int
     return true;
 }
 
-// Some rows of the call, with room for their inputs at `at` where blocks do not make them.
+// Queue p->rows rows of the call from `first` on. at: room for their inputs; NULL if blocks make
+// them.
 static void some_rows(struct queue *q, struct strip_launch *p, const struct matmul_args *a,
                       int first, char *at)
 {
@@ -161,7 +166,7 @@ static void some_rows(struct queue *q, struct strip_launch *p, const struct matm
     }
 }
 
-// Whether blocks make the inputs of so many rows themselves.
+// Whether blocks make the inputs of so many rows themselves (narrow.cuh).
 static bool own_inputs(const struct strip_launch *p, int rows)
 {
     size_t sums = narrow_sums((rows > STRIP_TOKENS ? 2 : 1) * STRIP_TOKENS);
@@ -173,7 +178,7 @@ static bool own_inputs(const struct strip_launch *p, int rows)
            (size_t)each * narrow_row(p->span, exl3) <= NARROW_SHARED - sums;
 }
 
-// How the product is cut, but for its splits; false: there is nothing to do, or it failed.
+// Describe the product in p, all but its splits; false: there is nothing to do, or it failed.
 static bool cut_product(struct queue *q, const struct matmul_args *a, struct strip_launch *p)
 {
     const struct mat *w = a->w;
@@ -205,7 +210,7 @@ static bool cut_product(struct queue *q, const struct matmul_args *a, struct str
     return true;
 }
 
-// The splits of products that a thin launch can have together; false: it cannot.
+// Set the splits of n products for one thin launch; false: thin.cuh cannot take them together.
 static bool split_thin(const struct queue *q, struct strip_launch *p, int n)
 {
     int strips = 0, splits;
@@ -220,7 +225,7 @@ static bool split_thin(const struct queue *q, struct strip_launch *p, int n)
     return splits > 0;
 }
 
-// A product that is no part of a thin launch.
+// Queue one product that thin.cuh does not take, in as many passes as scratch needs.
 static void product_alone(struct queue *q, const struct matmul_args *a, struct strip_launch p)
 {
     int most;
@@ -240,7 +245,7 @@ static void product_alone(struct queue *q, const struct matmul_args *a, struct s
 
         row -= (size_t)p.ldz * sizeof(float);
         spare = all < room / 2 ? all : sheet_least(&p.w) < room / 2 ? room / 2 : sheet_least(&p.w);
-        spare += 8 * row; // rows come in groups
+        spare += 8 * row; // rows are rounded up to groups of 8
     }
     most = row && room > spare + 2 * MAT_ALIGN ? (int)((room - spare - 2 * MAT_ALIGN) / row) : 0;
     if (most > a->rows || row == 0)
@@ -259,7 +264,7 @@ static void product_alone(struct queue *q, const struct matmul_args *a, struct s
     queue_note(q, "matmul");
 }
 
-// Those that one launch can have, whatever their rows.
+// Whether one launch can have both, whatever their outputs.
 static bool alike(const struct strip_launch *a, const struct strip_launch *b)
 {
     return mat_kind(&a->w) == mat_kind(&b->w) && a->w.cols == b->w.cols && a->groups == b->groups;
@@ -275,7 +280,7 @@ static void products(struct queue *q, const struct matmul_args *const *a, struct
         return;
     }
     for (int i = 0; i < n; i++) {
-        if (!thin && n > 1) { // alone it may be
+        if (!thin && n > 1) { // one alone may still be thin
             products(q, a + i, p + i, 1);
             continue;
         }

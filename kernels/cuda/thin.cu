@@ -1,11 +1,11 @@
-// thin.cu launches the products of thin.cuh.
+// thin.cu owns the launches of thin.cuh: whether a product is thin, its splits, its shared memory.
 #include "kernels/cuda/thin.cuh"
 
-#define ROWS (2 * STRIP_TOKENS)                          // of a launch, at most
-#define MEETING (CUDA_MEETING / (ROWS * EXL3_BLOCK * 4)) // blocks whose sums find room
-#define SHARES 2
-#define LATER 4   // pieces of the longest part, from which on they come in two copies
-#define PIECES 48 // of 32 inputs, at most, of a block: with more of them narrow.cuh is faster
+#define ROWS (2 * STRIP_TOKENS)                          // rows of a launch, at most
+#define MEETING (CUDA_MEETING / (ROWS * EXL3_BLOCK * 4)) // blocks whose sums have room there
+#define SHARES 2                                         // warps of a part
+#define LATER 4   // pieces of the longest part from which on codes come in two copies
+#define PIECES 48 // of 32 inputs in a block, at most: with more narrow.cuh is faster
 
 template <class C>
 static void thin_go(struct queue *q, const struct thin_launch *p, dim3 grid, size_t shared)
@@ -35,7 +35,8 @@ static const struct cuda_device *device_of(const struct queue *q)
     return (const struct cuda_device *)q->dev;
 }
 
-// Whether the splits of so many strips can be clusters: these do not fit everywhere on a device.
+// Whether the splits of so many strips can be clusters and all be resident: clusters leave gaps,
+// about 85 of 99 places are usable.
 static bool as_clusters(const struct queue *q, int strips, int splits)
 {
     return splits == 1 || strips * splits <= device_of(q)->sms * 85 / 99;
@@ -46,8 +47,8 @@ static int log_of(int n) // rounded down
     return n > 1 ? 1 + log_of(n / 2) : 0;
 }
 
-// Bytes of shared memory of a block for so many rows; what of it is where, in t. Warps' sums lie behind the codes, or
-// where `most` does not suffice for that, in the place of codes that have been read.
+// Bytes of shared memory of a block for so many rows; the offsets are left in t. The warps' sums
+// lie behind the codes or, where that would exceed `most`, over codes that have been read.
 static int lay_out(struct thin_launch *t, const struct mat *w, int rows, int splits, int most)
 {
     int piece = w->q.bits2 * 256 * strip_halves(*w), span = narrow_span(*w, splits);
@@ -66,8 +67,8 @@ static int lay_out(struct thin_launch *t, const struct mat *w, int rows, int spl
     return t->parts + (t->parts == t->held && codes > parts ? codes : parts);
 }
 
-// More blocks than clusters have room for send their sums through memory, which takes as long as a
-// piece or two: they do where each part is shorter by two.
+// With more blocks than fit as clusters, sums go through global memory. That costs the time of a
+// piece or two, so it is chosen only if it makes the longest part shorter by at least two pieces.
 int thin_splits(const struct queue *q, const struct mat *w, int strips)
 {
     const struct cuda_device *d = device_of(q);
@@ -96,8 +97,9 @@ bool thin_fits(const struct queue *q, const struct strip_launch *p)
     return p->rows <= ROWS && lay_out(&t, &p->w, p->rows, p->splits, 0) <= device_of(q)->shared_max;
 }
 
-// Whether parts come in two copies: they have as many pieces, and all inputs are asked for in between. Those are at most two
-// blocks of a row for each warp, which where four rows are made at a time is at most one of four rows.
+// Whether the codes of a part come in two copies: only if parts are that long, and if all inputs
+// can be requested between the two. That holds up to two (row, block of 128) pairs for each warp,
+// or one block of four rows where four are made at a time.
 static bool in_two(const struct thin_launch *t, const struct strip_launch *p)
 {
     int parts = p->splits * STRIP_WARPS, each = (strip_pieces(p->w) + parts - 1) / parts;
@@ -105,7 +107,7 @@ static bool in_two(const struct thin_launch *t, const struct strip_launch *p)
     return each >= LATER && p->rows <= 2 * (SHARES * STRIP_WARPS >> t->blocks_log);
 }
 
-// The launch of n products; returns its strips.
+// Describe n products in t; returns their strips.
 static int fill_in(struct thin_launch *t, const struct strip_launch *p, int n)
 {
     int strips = 0;

@@ -1,41 +1,52 @@
-// thin - products of a few rows by EXL3 weights of which a block can hold a split's codes: one matrix, or
-// several of the same inputs in one launch. Bulk copies bring the codes, before the kernel in front has ended, but where they
-// are many only what the first step needs: inputs would stand behind them. SHARES warps have the tiles of a part between
-// them. Sums are made as strip.cuh says, so a row has the bits that it has in narrow.cuh.
+// thin - products of up to 16 rows by EXL3 weights whose codes of a whole split fit into a block's
+// shared memory: one matrix, or several of the same inputs in one launch.
+//
+// A block has a strip (128 outputs) and a split of its inputs: STRIP_WARPS parts, each by SHARES
+// warps that divide its 8 tiles of 16 outputs. Steps:
+//   bulk copies of the codes, issued before dependency_settle (programmatic dependent launch);
+//   where parts are long only the first piece of each comes so early and the rest is requested
+//   after the loads of the inputs, which would otherwise queue behind the codes;
+//   inputs of the split are rotated (Hadamard, 128) and stored as f16 in shared memory;
+//   each warp decodes and multiplies, then parts add up in shared memory;
+//   splits meet in the blocks that finish rows: through distributed shared memory within a cluster,
+//   or through global memory (`far`), which rotate the sums back and store outputs.
+// Sums have the order of strip.cuh, so a row has the bits that it has in narrow.cuh. Bound by the
+// bytes of the codes or by their decoding.
 #ifndef TANDEM_KERNELS_CUDA_THIN_CUH
 #define TANDEM_KERNELS_CUDA_THIN_CUH
 
 #include "kernels/cuda/narrow.cuh"
 
-#define THIN_HEAD 256 // bytes in front: two barriers of each part's codes and one of the sums
+#define THIN_HEAD 256 // bytes of mbarriers in front: two for each part's codes, one for the sums
 
-// A matrix of a launch. Its strips follow those of the one before.
+// A matrix of a launch. Its strips are numbered on from those of the matrix before.
 struct thin_mat {
     const uint4 *codes;
     const uint16_t *suh, *svh, *bias;
     float *y;
-    int rows, end; // outputs; strips of this one and those before
+    int rows, end; // outputs; strips of this matrix and those before
     enum codebook book;
     enum round round;
     int cut, per_group,
-        per_slice; // strips that share inputs, 0: all; cuts of a group and of a slice
+        per_slice; // strips that share inputs, 0: all; cuts in a group and in a slice
 };
 
-// grid (splits, strips of all, lots of rows). What a block would have to divide for is worked out before.
+// grid (splits, strips of all matrices, 1). The host works out what a block would need divisions
+// for.
 struct thin_launch {
     const float *from;
     int rows, groups, cols, pieces;
     uint32_t by_parts; // 2^32 / parts, rounded up
-    int strip;         // 16-byte pieces of a strip's codes
-    bool later;        // of a part's pieces all but the first are asked for behind inputs
+    int strip;         // 16-byte words of a strip's codes
+    bool later;        // all pieces of a part but the first are requested after the inputs
     int ld;            // values of a row of inputs in shared memory
-    int sums, held;    // where sums of splits and codes lie there
+    int sums, held;    // offsets in shared memory: sums of splits, codes
     int parts;         // and sums of warps
-    int blocks_log;    // of inputs a split has at most so many blocks of 128
-    int peers_log;     // so many of the splits finish rows, row i the one that i ends in
-    bool aligned;      // rows of inputs begin where 16 bytes do
-    // NULL: splits are a cluster; else the last of a strip finishes the rows, and has what the others send it here,
-    // [strips][rows][splits - 1][CUDA_WARP].
+    int blocks_log;    // log2: a split has at most 2^blocks_log blocks of 128 inputs
+    int peers_log;     // log2: 2^peers_log blocks finish rows, row i in block i % 2^peers_log
+    bool aligned;      // rows of inputs are aligned to 16 bytes
+    // NULL: the splits are a cluster. Else the last split of a strip finishes all rows and gets the
+    // sums of the others here, [strips][rows][splits - 1][CUDA_WARP], as flag-carrying words.
     uint4 *far;
     struct thin_mat m[MATMULS_MAX];
 };
@@ -45,8 +56,8 @@ struct thin_job {
     int strip, first, n; // first: row of the call
     const float *from;
     const uint16_t *suh;
-    int low, blocks;         // of the inputs: the split's first unit, blocks of 128
-    int begin, at, mid, end; // pieces: the split's, the warp's, its second copy's, its end
+    int low, blocks;         // inputs: the split's first unit, and its blocks of 128
+    int begin, at, mid, end; // pieces: first of the split, of the part, of its second copy, end
 };
 
 // ---- inputs -----------------------------------------------------------------------------------
@@ -61,7 +72,7 @@ template <class C>
 __device__ static inline void thin_find(const struct thin_launch &p, int rows, int part,
                                         struct thin_job *j)
 {
-    constexpr int HALVES = C::STEPS / 2; // of a unit that a piece is
+    constexpr int HALVES = C::STEPS / 2; // halves of a unit in a piece
     int i = 0, split = (int)blockIdx.x * STRIP_WARPS, group = 0, high;
 
     while ((int)blockIdx.y >= p.m[i].end)
@@ -87,15 +98,17 @@ __device__ static inline void thin_find(const struct thin_launch &p, int rows, i
     j->blocks = (high - j->low) / 2;
 }
 
-// A lane's inputs of a block of 128 of a row, their signs, and where they go.
+// A lane's four inputs of a block of 128 of a row, its part of suh, and where they go.
 struct thin_four {
     float v[4];
     uint2 su;
     uint16_t *to;
 };
 
-// Warps make inputs in turn: of a block of 128 rows `row0`, `row0` + `step` ..., the next one on its way meanwhile. su: the
-// lane's of the first block. asked: for all threads, when the block's warps have asked for what they make first.
+// Warps make inputs in turn, a row of a block of 128 at a time: rows row0, row0 + step, ..., then
+// the warp's next block. The next one is loaded while this one is rotated. su: the lane's part of
+// suh for the warp's first block. asked: called by all threads once all warps have issued their
+// first loads.
 template <class F>
 __device__ static inline void thin_inputs(const struct thin_launch &p, const struct thin_job &j,
                                           uint2 su, int warps, uint16_t *x, const F &asked)
@@ -142,9 +155,10 @@ __device__ static inline void thin_inputs(const struct thin_launch &p, const str
     }
 }
 
-// Several rows at a time: 128 inputs of four rows by a warp, a row by eight lanes. Lane l of them has 16 values, at first
-// 64 (l / 4) + 4 (l % 4) + 16 c + e, as v[4 c + e], at the end those that lie together (strip_lay), at
-// 64 c + 16 (l % 4) + 8 (l / 4), as v[8 c] on.
+// Several rows at a time: a warp rotates 128 inputs of four rows, eight lanes a row. Lane l of the
+// eight has 16 values: as loaded, v[4 c + e] is input 64 (l / 4) + 4 (l % 4) + 16 c + e; at the
+// end, v[8 c] .. v[8 c + 7] are stored (in the order of strip_lay) from 64 c + 16 (l % 4) + 8 (l /
+// 4) on.
 #define THIN_QUAD 4
 
 struct thin_quad {
@@ -159,7 +173,7 @@ __device__ static inline int thin_place(int k0)
     return k0 + l / 4 * STRIP_UNIT + l % 4 * 4;
 }
 
-// The lane's of suh; k0: the block's first input.
+// The lane's part of suh; k0: the block's first input.
 __device__ static inline void thin_signs(const struct thin_job &j, int k0, struct thin_quad &f)
 {
 #pragma unroll
@@ -178,9 +192,9 @@ __device__ static inline void thin_rows_take(const struct thin_launch &p, const 
         f.v[c] = k + 16 * c < p.cols ? *(const float4 *)(from + 16 * c) : make_float4(0, 0, 0, 0);
 }
 
-// Sums and differences of values of a lane and of lane ^ `step`: the one does those of `a` and the other those of `b`, so
-// each sends half of what it has. The sum is where `a` was and the difference where `b` was, negated in lanes that
-// have bit `step`.
+// A butterfly between this lane and lane ^ `step`, for two values each: the lower lane computes sum
+// and difference of both `a`, the upper one (bit `step` set) those of both `b`, so each sends one
+// value instead of two. The sum is left in `a`, the difference in `b`, negated in the upper lane.
 __device__ static inline void butterfly_across(float *a, float *b, int step)
 {
     bool high = threadIdx.x & (unsigned)step;
@@ -190,8 +204,9 @@ __device__ static inline void butterfly_across(float *a, float *b, int step)
     *b = mine - other;
 }
 
-// As rotate and put_rotated do it, strides 1, 2 .. 64, each value with the same steps. Signs that butterfly_across leaves
-// turn every value that they reach as a whole, so the scale takes them away.
+// The Hadamard transform with the operations of rotate and put_rotated (strides 1, 2 .. 64), so
+// with the same bits. butterfly_across negates some values; a negated value only changes the sign
+// of what it ends in, which the scale undoes.
 __device__ static inline void thin_rows_put(const struct thin_quad &f, uint16_t *unit, bool live)
 {
     int l = (int)threadIdx.x % 8;
@@ -247,15 +262,15 @@ __device__ static inline void thin_rows_put(const struct thin_quad &f, uint16_t 
     }
 }
 
-// Where a warp's next four rows are, `b` blocks further on than those of `row`.
+// Carry block index `b` into `row`: where the warp's next four rows are.
 __device__ static inline void thin_quad_at(int blocks, int &row, int &b)
 {
     for (; b >= blocks; b -= blocks)
         row += THIN_QUAD;
 }
 
-// The same inputs as thin_inputs makes, of rows that begin where 16 bytes do. f: the lane's signs of the warp's first
-// ones, of block b from row `row` on.
+// thin_inputs for rows that are aligned to 16 bytes. f: holds the lane's part of suh for the warp's
+// first four rows, block b of rows `row` on.
 template <class F>
 __device__ static inline void
 thin_inputs_many(const struct thin_launch &p, const struct thin_job &j, struct thin_quad f, int row,
@@ -284,7 +299,7 @@ thin_inputs_many(const struct thin_launch &p, const struct thin_job &j, struct t
     }
 }
 
-// Where a lane finds its rows' inputs, of unit 0.
+// Where a lane reads its rows' inputs: address of unit 0.
 template <int NT> struct thin_x {
     const uint16_t *x[NT];
     bool live[NT];
@@ -292,8 +307,8 @@ template <int NT> struct thin_x {
 
 // ---- the product ------------------------------------------------------------------------------
 
-// The part's pieces by the tiles of share SHARE, whose codes lie at `from`, the lane's first ones. rest: where the second copy
-// of them arrives.
+// The part's pieces times the tiles of share SHARE. from: the lane's first codes. rest: the barrier
+// of the part's second copy.
 template <class C, int NT, int SHARES, int BOOK, int SHARE>
 __device__ static inline void thin_part(const C &codes, const struct thin_job &j,
                                         const struct thin_x<NT> &x, const uint4 *from,
@@ -335,7 +350,7 @@ __device__ static inline void thin_part(const C &codes, const struct thin_job &j
     }
 }
 
-// The same by the number of the share.
+// The same for a share known at run time.
 template <class C, int NT, int SHARES, int BOOK, int SHARE = 0>
 __device__ static inline void thin_share(int share, const C &codes, const struct thin_job &j,
                                          const struct thin_x<NT> &x, const uint4 *from,
@@ -349,7 +364,7 @@ __device__ static inline void thin_share(int share, const C &codes, const struct
 
 // ---- sums -------------------------------------------------------------------------------------
 
-// A warp's sums to `parts`, [STRIP_WARPS][rows][NARROW_SUMS].
+// Store a warp's sums in `parts`, [STRIP_WARPS][rows][NARROW_SUMS].
 template <int TILES, int NT>
 __device__ static inline void thin_keep(const float (&acc)[TILES][NT][4], float *parts, int part,
                                         int share, int n)
@@ -370,7 +385,7 @@ __device__ static inline void thin_keep(const float (&acc)[TILES][NT][4], float 
             }
 }
 
-// The lane's four sums of a row in this split: parts in order.
+// The lane's four sums of a row in this split: parts added in order.
 __device__ static inline float4 thin_sum(const float *parts, int n, int row)
 {
     int lane = (int)threadIdx.x % CUDA_WARP;
@@ -389,8 +404,9 @@ __device__ static inline float4 thin_sum(const float *parts, int n, int row)
     return s;
 }
 
-// Sums go through memory with all bits turned: a word of 0 is none, and the NaN that has all bits becomes another. Who
-// reads them leaves zeros, so neither tickets nor fences stand between the one and the other.
+// Sums go through global memory as flag-carrying words: inverted bits, where 0 means that the word
+// has not arrived (the NaN with all bits set becomes another NaN). The reader resets words to 0. So
+// no counters or fences are needed, only relaxed accesses.
 __device__ static inline uint32_t thin_word(float sum)
 {
     uint32_t word = ~f32_bits(sum);
@@ -403,8 +419,9 @@ __device__ static inline void thin_put(uint4 *to, float4 s)
     words_put(to, make_uint4(thin_word(s.x), thin_word(s.y), thin_word(s.z), thin_word(s.w)));
 }
 
-// The sums of all splits in order, of which the last one has `own`. It waits for the others, which wait for nobody: blocks
-// begin in the order of their numbers, so theirs run or have ended.
+// Add the sums of all splits in order; the last split, which calls this, has `own`. It spins on the
+// others, which wait for nobody: blocks start in the order of their numbers and theirs are lower,
+// so they run or have ended.
 __device__ static inline float4 thin_collect(uint4 *far, int splits, float4 own)
 {
     uint4 v[STRIP_SPLITS - 1];
@@ -437,7 +454,7 @@ __device__ static inline float4 thin_collect(uint4 *far, int splits, float4 own)
     return make_float4(sum.x + own.x, sum.y + own.y, sum.z + own.z, sum.w + own.w);
 }
 
-// A row's outputs by a warp.
+// A warp finishes a row: rotates the sums back, adds the bias, stores 128 outputs.
 __device__ static inline void thin_give(const struct thin_job &j, float4 s, uint2 by, uint2 plus,
                                         int row)
 {
@@ -452,7 +469,8 @@ __device__ static inline void thin_give(const struct thin_job &j, float4 s, uint
             y[k] = rounded(v[k], j.m->round);
 }
 
-// What the warps' sums come to, and the rows that end in this block; all warps.
+// Add the parts of the split, hand the sums over, and finish the rows that end in this block. All
+// warps.
 __device__ static inline void thin_end(const struct thin_launch &p, const struct thin_job &j,
                                        const float *parts, float *sums, uint64_t *bar, uint2 by,
                                        uint2 plus)
@@ -496,6 +514,7 @@ __device__ static inline void thin_end(const struct thin_launch &p, const struct
     }
 }
 
+// A block a (split, strip), warp w part w / SHARES and share w % SHARES. NT: groups of 8 rows.
 // Bound by the bytes of the weights, or by their decoding.
 template <class C, int NT, int SHARES, int BLOCKS>
 __global__ static void __launch_bounds__(STRIP_THREADS *SHARES, BLOCKS)
@@ -541,7 +560,7 @@ __global__ static void __launch_bounds__(STRIP_THREADS *SHARES, BLOCKS)
     bring(j.at, j.mid, bar);
     if (brings && j.mid < j.end)
         barrier_expect(rest, (j.end - j.mid) * C::BYTES);
-    if (meets) // of each row that ends here, sums of all blocks
+    if (meets) // sums of all blocks for each row that is finished here
         barrier_expect(sums_bar, (rank < ends ? (j.n - rank + ends - 1) >> p.peers_log : 0) *
                                      (int)gridDim.x * EXL3_BLOCK * (int)sizeof(float));
     if (cluster)
@@ -568,7 +587,7 @@ __global__ static void __launch_bounds__(STRIP_THREADS *SHARES, BLOCKS)
     }
     __syncthreads();
     if (cluster)
-        gang_wait(); // all of the cluster expect sums
+        gang_wait(); // all blocks of the cluster have set up their barrier for sums
 #pragma unroll
     for (int r = 0; r < NT; r++) {
         int i = r * STRIP_TOKENS + lane / 4;
@@ -582,10 +601,10 @@ __global__ static void __launch_bounds__(STRIP_THREADS *SHARES, BLOCKS)
         thin_share<C, NT, SHARES, C::BOOKS - 1>(share, codes, j, x, mine, rest, acc);
     else
         thin_share<C, NT, SHARES, 0>(share, codes, j, x, mine, rest, acc);
-    if (NT == 1) // many rows' sums take longer beside blocks that come in
+    if (NT == 1) // with more rows, adding up is slower beside the next kernel's blocks
         dependency_next();
     if (p.parts == p.held)
-        __syncthreads(); // codes have been read
+        __syncthreads(); // the sums go where the codes were
     thin_keep(acc, parts, part, share, j.n);
     __syncthreads();
     thin_end(p, j, parts, sums, sums_bar, by, plus);
@@ -593,14 +612,16 @@ __global__ static void __launch_bounds__(STRIP_THREADS *SHARES, BLOCKS)
 
 // ---- launching ----------------------------------------------------------------------------------
 
-// thin_splits - how many blocks share the inputs of each of `strips` strips of matrices like w; 0 where the device
-// does not run all of them at once, or a block cannot hold its codes, or has many: narrow.cuh is faster there.
+// thin_splits - how many blocks share the inputs of each of `strips` strips of matrices like w. 0
+// if not all blocks would be resident at once, or a block cannot hold its codes or has so many that
+// narrow.cuh is faster.
 int thin_splits(const struct queue *q, const struct mat *w, int strips);
 
-// thin_fits - whether p, whose splits are those, has few enough rows.
+// thin_fits - whether p, with splits set by thin_splits, has few enough rows.
 bool thin_fits(const struct queue *q, const struct strip_launch *p);
 
-// thin_products - queue n products that fit, of weights of one kind, of as many inputs, splits and groups.
+// thin_products - queue n products that fit, all of one kind of weights and of the same number of
+// inputs, splits and groups.
 void thin_products(struct queue *q, const struct strip_launch *p, int n);
 
 cudaError_t thin_limits(cudaError_t e, int shared_max);
