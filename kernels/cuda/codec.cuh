@@ -1,6 +1,6 @@
 // codec - the quantisers of cached rows: QW is e4m3 with an e8m0 scale for 32 values, QC e2m1 with
-// an e4m3 scale for 16, QI e2m1 with an e8m0 scale for 32. A row is its codes, then its
-// scales. A lane has one value when storing, a thread four when reading. Bits are those of
+// an e4m3 scale for 16, QI e2m1 with an e8m0 scale for 32. A row is its codes, then its scales. A
+// lane has one value when storing, a thread four when reading. Bits are those of
 // kernels/ref/codec.c.
 #ifndef TANDEM_KERNELS_CUDA_CODEC_CUH
 #define TANDEM_KERNELS_CUDA_CODEC_CUH

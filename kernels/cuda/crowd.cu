@@ -1,11 +1,17 @@
-// crowd.cu owns the product of EXL3 experts for many rows. A block takes one item after the other: a strip of 128 outputs of a
-// matrix, all of its inputs, and a lot of the rows that chose its expert, up to N groups of 8. Half of its warps and more
-// decode, each a piece of codes at a time, into a ring of units in shared memory, where rows come beside them as
-// tiles; eight multiply what is there (group.cuh). The ring goes on from item to item, so nobody waits where one ends. A
-// row's sum is made as in strip.cuh, part after part, so its bits are those that it has in a small window.
+// crowd.cu owns the product of EXL3 experts for many rows, warp-specialised for wgmma (sm_90a).
+// Persistent blocks, one a multiprocessor, take items in strides of the grid. An item is a strip of
+// 128 outputs of a matrix, all of its inputs, and a lot of the rows that chose its expert, up to N
+// groups of 8. Shared memory has a ring of stages, a unit of 64 inputs each: 16 KB of decoded
+// operands and the rows as tiles (group.cuh). The ring runs on from item to item, so nothing drains
+// where one ends.
 //
-//   decoders   wait until a unit's place in the ring is empty; the first one asks for the rows; decode; arrive at `full`
-//   others     wait at `full`, multiply, arrive at `empty`; where a part ends they add up, where an item ends they store
+//   12 decoder warps     wait for `empty`; one lane requests the rows by a bulk copy; decode a piece
+//                        of codes into the stage; arrive at `full`
+//   8 multiplier warps   wait for `full`, multiply, arrive at `empty`; where a part ends they add it
+//                        up, where an item ends they store its sums in z
+//
+// There is no split-K: parts and splits of strip.cuh are added one after another, so a row has the
+// bits of a small window. Bound by decoding.
 #include "kernels/cuda/codes.cuh"
 #include "kernels/cuda/few.cuh"
 #include "kernels/cuda/group.cuh"
@@ -15,11 +21,12 @@
 #define DECODERS 12
 #define UNIT_STEPS 4                              // k-steps of a unit
 #define CODES_BYTES (EXL3_BLOCK * STRIP_UNIT * 2) // of a unit's operands
-#define STAGES_MAX 8                              // units of the ring
-#define STAGES_LEAST 4                            // where it pays
-#define HEAD 128                                  // bytes in front: two barriers for each
+#define STAGES_MAX 8                              // stages of the ring
+#define STAGES_LEAST 4                            // from which on it pays
+#define HEAD 128                                  // bytes in front: two mbarriers a stage
 
-// Where each warp multiplies by itself wide.cuh is faster, and no kernel is made; but the tests' device has it.
+// Without wgmma wide.cuh is faster and the kernel is left empty; but the emulated device of the
+// tests has it.
 #if GROUP_ASYNC || !defined(__CUDA_ARCH__)
 #define HERE true
 #define THREADS ((MULTIPLIERS + DECODERS) * CUDA_WARP)
@@ -28,10 +35,10 @@
 #define THREADS CUDA_WARP
 #endif
 
-// Rows of a lot; places of the pass, from the beginning of a group on.
+// A lot: places begin .. begin + n - 1 of the pass.
 struct crowd_lot {
     int32_t begin;
-    int16_t n, expert; // n 0: of other weights; -1: the shared one
+    int16_t n, expert; // n 0: weights of another kind; expert -1: the shared one
 };
 static_assert(sizeof(struct crowd_lot) == 8, "one load");
 
@@ -41,7 +48,7 @@ struct crowd_job {
     struct crowd_lot lot;
 };
 
-// Where the ring goes on.
+// A position in the ring: stage, and parity of the lap.
 struct crowd_turn {
     int stage, lap;
 
@@ -59,7 +66,7 @@ struct crowd_turn {
     return (p.lots ? *p.heads : 0) + shared_lots(p, p.lot);
 }
 
-// A thread a lot, all blocks the same list.
+// The list of all lots, the same in every block; a thread a lot.
 [[maybe_unused]] __device__ static inline void
 crowd_list(const struct strip_launch &p, uint32_t kind, int lots, struct crowd_lot *list)
 {
@@ -107,7 +114,7 @@ crowd_list(const struct strip_launch &p, uint32_t kind, int lots, struct crowd_l
 
 // ---- decoders ---------------------------------------------------------------------------------
 
-// A piece of a unit, as operands in a tile. half: of the unit.
+// Decode a piece into the operand tile at `to`. half: which piece of the unit it is.
 template <int BOOK, class C>
 __device__ static inline void crowd_put(const C &codes, const typename C::piece &piece, int half,
                                         unsigned char *to)
@@ -123,25 +130,26 @@ __device__ static inline void crowd_put(const C &codes, const typename C::piece 
 #pragma unroll
             for (int k = 0; k < 2; k++)
 #pragma unroll
-                for (int i = 0; i < 4; i++) // i % 2: the lower 8 outputs, i / 2: inputs from 8 on
+                for (int i = 0; i < 4; i++) // i % 2: outputs from 8 on, i / 2: inputs from 8 on
                     *(uint32_t *)(to + ((t + k) * 2 + i % 2) * GROUP_BYTES +
                                   (step * 2 + i / 2) * GROUP_PIECE) = a[k][i];
         }
 }
 
-// A unit that a decoder has before it.
+// The next unit of a decoder.
 template <class C> struct crowd_next {
     C codes;
     const uint16_t *rows; // of unit 0
     int unit, bytes;
 };
 
-// Where a decoder is: unit n of the block, all items counted; those of the item at hand begin with `base`.
+// Where a decoder is: unit n of the block, counted over all its items; the current item's units
+// begin at `base`.
 template <class C> struct crowd_cursor {
     struct crowd_job j;
     int n, base, item;
 
-    // The unit at n, of which the codes are brought near; false behind the last item.
+    // Find unit n and prefetch its codes to L2; false behind the last item.
     __device__ bool find(const struct strip_launch &p, const struct crowd_lot *list, int items,
                          int half, struct crowd_next<C> *next)
     {
@@ -172,10 +180,10 @@ __device__ static inline void
 crowd_decode(const struct strip_launch &p, const struct crowd_lot *list, int items,
              unsigned char *ring, uint64_t *full, uint64_t *empty, int stages, int bytes)
 {
-    constexpr int EACH = UNIT_STEPS / C::STEPS; // pieces of a unit, one of which is the warp's
+    constexpr int EACH = UNIT_STEPS / C::STEPS; // pieces of a unit, and warps of a team
     int lane = (int)threadIdx.x % CUDA_WARP, warp = (int)threadIdx.x / CUDA_WARP - MULTIPLIERS;
     int half = warp % EACH, most = ((int)blockDim.x / CUDA_WARP - MULTIPLIERS) / EACH;
-    int teams = most < stages ? most : stages; // one more would see an empty place a lap too early
+    int teams = most < stages ? most : stages; // with more, one would take a stage a lap early
     size_t all = (size_t)p.matrices * (size_t)((p.places + GROUP_ROWS - 1) / GROUP_ROWS);
     struct crowd_cursor<C> cursor = {
         {}, warp / EACH, 0, (int)blockIdx.x - (int)gridDim.x
@@ -216,14 +224,14 @@ crowd_decode(const struct strip_launch &p, const struct crowd_lot *list, int ite
 
 // ---- the product ------------------------------------------------------------------------------
 
-// A unit, of outputs at a by rows at b.
+// Multiply a unit: outputs at a times rows at b, shared addresses.
 template <int N, int H>
 __device__ static inline void crowd_unit(group_parts<N, 2, H> &sums, uint32_t a, uint32_t b,
                                          int unit, int four)
 {
     bool whole = GROUP_ASYNC && !sums.ends(unit * 2 + 1);
 
-    if (whole) { // four products on their way at once
+    if (whole) { // four wgmma in flight
         group_begin();
         group_steps<true>(sums.part, a, b, 0, sums.more, four);
         group_steps<true>(sums.part, a, b, 1, true, four);
@@ -294,12 +302,13 @@ __device__ static inline void crowd_multiply(const struct strip_launch &p,
                 barrier_arrive(empty + turn.stage);
             turn.go(1, stages);
         }
-        crowd_item(p, C::KIND, list, item, &j); // again: registers are short until here
+        crowd_item(p, C::KIND, list, item, &j); // found again, which saves registers in the loop
         crowd_store<C>(p, j, sums);
     }
 }
 
-// Where sums of all inputs lie: of so many groups of rows they do not fit into registers.
+// Threads whose sums of all inputs lie in shared memory (group_parts), 0: in registers. Those of
+// more than 8 groups of rows do not fit there.
 template <int N> static constexpr int crowd_held = N > 8 ? MULTIPLY_THREADS : 0;
 
 template <int N> __host__ __device__ static constexpr int stage_bytes()
@@ -318,7 +327,7 @@ __device__ static inline void crowd_block(const struct strip_launch &p, int stag
     float *held = (float *)(ring + stages * BYTES);
     struct crowd_lot *list = (struct crowd_lot *)(held + crowd_held<N> * N * 4);
 
-    if (t == 0) { // of barriers that lanes of a warp make, compute-sanitizer 2025.3 loses count
+    if (t == 0) { // one thread: compute-sanitizer 2025.3 miscounts barriers set up by lanes
         for (int i = 0; i < stages; i++) {
             barrier_init(full + i, UNIT_STEPS / C::STEPS + 1);
             barrier_init(empty + i, MULTIPLIERS);
@@ -327,7 +336,7 @@ __device__ static inline void crowd_block(const struct strip_launch &p, int stag
     }
     crowd_list(p, C::KIND, lots, list);
     __syncthreads();
-    __syncwarp(); // setmaxnreg wants a warp whole, which a barrier of the block does not promise
+    __syncwarp(); // setmaxnreg needs converged warps, which a block barrier does not promise
     if (t < MULTIPLY_THREADS) {
         group_registers<128, true>();
         crowd_multiply<C, N, crowd_held<N>>(p, list, items, ring, full, empty, stages, BYTES, held);
@@ -337,7 +346,7 @@ __device__ static inline void crowd_block(const struct strip_launch &p, int stag
     }
 }
 
-// Bound by the decoding: 5.8 instructions a weight, of which a block has 12 warps at a time.
+// Bound by decoding: 5.8 instructions a weight, spread over 12 warps.
 template <class C, int N>
 __global__ static void __launch_bounds__(THREADS, 1)
     crowd_rows(const __grid_constant__ struct strip_launch p, int stages)
@@ -353,7 +362,7 @@ static size_t list_bytes(int lots)
     return mat_round_up((size_t)lots * sizeof(struct crowd_lot), 128);
 }
 
-// Units that the ring has room for.
+// Stages that the ring has room for.
 template <int N> static int stages_of(int shared_max, int lots)
 {
     size_t room = (size_t)shared_max, held;

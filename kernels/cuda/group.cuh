@@ -1,17 +1,19 @@
-// group - the product of tiles that lie in shared memory, by the matrix unit of a multiprocessor: four warps together
-// where the device can (sm_90a), else each warp by itself. Both make the same sums, bit for bit.
+// group - the product of two tiles that lie in shared memory: by wgmma, four warps (a warpgroup)
+// together, on sm_90a; elsewhere by ldmatrix and mma, each warp by itself. Both give the same sums,
+// bit for bit.
 //
-// A tile is of 64 inputs and of rows in groups of 8: [groups][8 pieces of 8 inputs][8 rows][8 values], so 8 rows
-// of a piece are 128 bytes side by side, and a group 1 KB.
+// A tile has 64 inputs (a unit) and rows in groups of 8: [groups][8 pieces of 8 inputs][8 rows][8
+// values], the core matrices of wgmma without swizzle: the 8 rows of a piece are 128 adjacent
+// bytes, a group is 1 KB. Operands of weights have the same layout, with outputs as rows.
 #ifndef TANDEM_KERNELS_CUDA_GROUP_CUH
 #define TANDEM_KERNELS_CUDA_GROUP_CUH
 
 #include "kernels/cuda/strip.cuh"
 
 #define GROUP_ROWS 8
-#define GROUP_VALUES (GROUP_ROWS * STRIP_UNIT) // of a group of rows
+#define GROUP_VALUES (GROUP_ROWS * STRIP_UNIT) // values of a group of rows
 #define GROUP_BYTES (GROUP_VALUES * 2)
-#define GROUP_PIECE 128 // bytes
+#define GROUP_PIECE 128 // bytes of 8 rows of a piece
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 #define GROUP_ASYNC 1
@@ -21,8 +23,9 @@
 
 // ---- products -------------------------------------------------------------------------------------
 
-// A warp's sums of 16 outputs by 8 rows each, N of them, and where they lie in a block: four warps have 64 outputs
-// by 8 N rows, ACROSS of them are side by side along the outputs.
+// A warp's accumulators, N of 16 outputs x 8 rows, and which outputs and rows they are. wgmma: a
+// warpgroup has 64 outputs x 8 N rows, ACROSS warpgroups stand side by side along the outputs. mma:
+// a warp has 64 outputs x 2 N rows, ACROSS warps stand side by side.
 template <int N, int ACROSS = 2> struct group_sums {
     float v[N ? N : 1][4];
 
@@ -53,7 +56,7 @@ template <int N, int ACROSS = 2> struct group_sums {
 #endif
 };
 
-// Which four warps of the block these are.
+// The number of the thread's warpgroup in the block, uniform over the warp.
 __device__ static inline int group_four()
 {
     return __shfl_sync(FULL_MASK, (int)threadIdx.x / (4 * CUDA_WARP), 0);
@@ -90,8 +93,9 @@ template <int N, int A> __device__ static inline void group_set(group_sums<N, A>
 
 #if GROUP_ASYNC
 
-// What the matrix unit takes for a place in shared memory: pieces of 8 inputs are GROUP_PIECE apart, groups of rows
-// GROUP_BYTES; in units of 16 bytes.
+// The wgmma descriptor of a tile at shared address `at`: GROUP_PIECE from piece to piece (leading
+// byte offset), GROUP_BYTES from group to group (stride byte offset), in units of 16 bytes, no
+// swizzle.
 __device__ static inline uint64_t group_place(uint32_t at)
 {
     return (uint64_t)(at >> 4) | (uint64_t)(GROUP_PIECE >> 4) << 16 |
@@ -141,14 +145,15 @@ __device__ static inline uint64_t group_place(uint32_t at)
         : GROUP_32(s.v, 0), GROUP_32(s.v, 8)                                                       \
         : "l"(a), "l"(b), "r"(more))
 
-// What the thread stored in shared memory may be multiplied behind the next barrier.
+// A fence to the asynchronous proxy: after the next barrier, wgmma may read what this thread stored
+// in shared memory.
 __device__ static inline void group_publish()
 {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-// Four warps: from here on they need so many registers a thread, more or fewer than the block began with. A block's
-// warps do so in one branch each, in one place.
+// setmaxnreg of a warpgroup: from here on it has COUNT registers a thread, more or fewer than at
+// the start. Every warp of a block passes one such place, in the branch of its role.
 template <int COUNT, bool MORE> __device__ static inline void group_registers()
 {
     if (MORE)
@@ -157,13 +162,13 @@ template <int COUNT, bool MORE> __device__ static inline void group_registers()
         asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT));
 }
 
-// The next products come after what was done to their sums.
+// wgmma.fence: the products that follow see earlier writes to their accumulators.
 __device__ static inline void group_begin()
 {
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
 
-// Sums may be read: all products so far are made.
+// Wait for all products so far; then the accumulators may be read.
 template <int N, int A> __device__ static inline void group_settle(group_sums<N, A> &s)
 {
     asm volatile("wgmma.commit_group.sync.aligned;\nwgmma.wait_group.sync.aligned 0;" ::: "memory");
@@ -172,7 +177,8 @@ template <int N, int A> __device__ static inline void group_settle(group_sums<N,
         asm volatile("" : GROUP_4(s.v, i)::"memory");
 }
 
-// Two k-steps, from piece 4 half on, of outputs at a by rows at b; the sums begin anew unless `more`. four: group_four.
+// Two k-steps (half a unit, pieces from 4 * half on) of the outputs' tile at a times the rows' tile
+// at b, shared addresses. Sums start from 0 unless `more`. four: group_four().
 template <bool F16, int N, int A>
 __device__ static inline void group_steps(group_sums<N, A> &s, uint32_t a, uint32_t b, int half,
                                           bool more, int four)
@@ -258,16 +264,17 @@ __device__ static inline void group_steps(group_sums<N, A> &s, uint32_t a, uint3
 
 #endif
 
-// The sums of a warp, of a part, of a split, of all: strip.cuh. -0 and a sum are that sum. HELD: those of all lie in shared
-// memory, where each of so many threads has every HELD-th value.
+// A warp's sums on their way up: of the part, of the split, of all (the order is strip.cuh's).
+// Empty sums are -0, since -0 + x is x for every x. HELD > 0: the sums of all lie in shared memory
+// instead of registers; HELD threads, each with every HELD-th value.
 template <int N, int ACROSS = 2, int HELD = 0> struct group_parts {
     group_sums<N, ACROSS> part, split;
     group_sums<HELD ? 0 : N, ACROSS> all;
     float *held;
     int pieces, halves, parts, warps, done,
-        until;         // the part ends before this half of a unit; warps: parts of a split
+        until;         // half of a unit before which the part ends; warps: parts of a split
     uint32_t by_parts; // 2^32 / parts, rounded up
-    bool more;         // it has begun
+    bool more;         // the part has a sum
 
     __device__ void begin(const struct mat &w, int splits, int of_split, float *memory)
     {
@@ -297,7 +304,7 @@ template <int N, int ACROSS = 2, int HELD = 0> struct group_parts {
             return all.v[i][c];
     }
 
-    // The half of a unit with which a part begins.
+    // The half of a unit at which a part begins.
     __device__ int first(int part) const
     {
         return (int)__umulhi((uint32_t)(pieces * part), by_parts) * halves;
@@ -308,7 +315,7 @@ template <int N, int ACROSS = 2, int HELD = 0> struct group_parts {
         return done < parts && until <= at;
     }
 
-    // Parts that end at `at` or before, of which the first one has a sum.
+    // Close the parts that end at half `at` or before. some: the first of them has a sum.
     __device__ void end(int at, bool some)
     {
         do {

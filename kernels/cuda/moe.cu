@@ -1,22 +1,24 @@
-// moe.cu owns the order of picks, and the products of experts whose weights are f32 or f16: no operands of
-// matrix instructions here. All else about experts is experts.cu's.
+// moe.cu owns the op's entry, the sorting of picks by expert, and the products of experts whose
+// weights are f32 or f16, without the matrix unit (dot.cuh). All else about experts is
+// experts.cu's.
 #include "kernels/cuda/dot.cuh"
 #include "kernels/cuda/experts.cuh"
 #include "kernels/cuda/order.cuh"
 #include "kernels/cuda/wide.cuh"
 
 #define SORT_THREADS EXPERTS_MAX
-#define LONG_LOT 64 // rows of a block
+#define LONG_LOT 64 // rows of a block, at most
 
-// What the kernel makes; as expert_sort has it.
+// What sort_picks makes; see expert_sort.
 struct sorting {
     int picks, places, lot, lots, grain;
     struct member *order;
     int32_t *place, *heads;
 };
 
-// One block: it counts the picks of each expert, then gives each pick the next place of its expert. Which of them is first
-// changes no result.
+// Counting sort in one block: count the picks of each expert, prefix sums, then each pick takes the
+// next place of its expert. The order within an expert depends on the threads and changes no
+// result. Bound by latency.
 __global__ static void __launch_bounds__(SORT_THREADS)
     sort_picks(struct moe_args a, struct sorting s, struct cuda_alarm alarm)
 {
@@ -65,7 +67,7 @@ __global__ static void __launch_bounds__(SORT_THREADS)
             int at = first[e] + atomicAdd(&given[e], 1), pass = at / s.places;
             int begin = pass * s.places, end = begin + s.places, last = first[e] + count[e];
 
-            begin = first[e] > begin ? first[e] : begin; // of the expert's members in the pass
+            begin = first[e] > begin ? first[e] : begin; // the expert's first place in the pass
             s.order[at] = (struct member){ i, e, (last < end ? last : end) - at, 0 };
             s.place[i] = at;
             if (at == begin || (at - (begin - begin % s.grain)) % s.lot == 0) {
@@ -88,7 +90,8 @@ void expert_sort(struct queue *q, const struct moe_args *a, int picks, int place
     launch(q, sort_picks, 1, SORT_THREADS, 0, *a, s, cuda_queue(q)->alarm);
 }
 
-// A block 64 outputs of the rows of a lot, DOT_ROWS of them and a tile at a time. Bound by the bytes of the weights.
+// A block 64 outputs for the rows of a lot, one tile and DOT_ROWS rows at a time. Bound by the
+// bytes of the weights.
 template <enum dtype D>
 __global__ static void long_rows(const __grid_constant__ struct strip_launch p)
 {

@@ -1,4 +1,7 @@
-// plain.cu owns the plain product of EXL3 weights, for comparison.
+// plain.cu owns a simple product of EXL3 weights for up to 16 rows, to be timed beside the op: rotate
+// the inputs, multiply (a warp has 32 outputs and all inputs, no split-K), rotate the sums back, a
+// launch each. Inputs [rows][ld] f16 and sums [rows][ldz] f32 lie in scratch. It is not tuned: too
+// few warps are at work to be bound by bytes.
 #include "kernels/cuda/codes.cuh"
 #include "kernels/cuda/rows.cuh"
 #include "kernels/plain.h"
@@ -7,7 +10,7 @@
 #define WARPS (THREADS / CUDA_WARP)
 #define ROWS (2 * STRIP_TOKENS)
 
-// Rows as the weights want them lie at `in`, sums at `z`, both in scratch.
+// Rotated inputs lie at `in`, sums at `z`, both in scratch.
 struct plain {
     struct matmul_args a;
     struct mat w;
@@ -32,7 +35,7 @@ __global__ static void plain_inputs(const __grid_constant__ struct plain p)
                 *(const uint2 *)(p.w.suh + k + 4 * lane), v);
 }
 
-// A warp two tiles of outputs, k ascending.
+// A warp two tiles of 16 outputs, k ascending.
 template <class C> __global__ static void plain_tiles(const __grid_constant__ struct plain p)
 {
     int lane = (int)threadIdx.x % CUDA_WARP;
@@ -88,7 +91,7 @@ template <class C> __global__ static void plain_tiles(const __grid_constant__ st
             }
 }
 
-// A warp a strip of a row's outputs.
+// A warp 128 outputs of a row.
 __global__ static void plain_outputs(const __grid_constant__ struct plain p)
 {
     int strips = p.ldz / EXL3_BLOCK, lane = (int)threadIdx.x % CUDA_WARP;

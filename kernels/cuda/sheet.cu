@@ -1,7 +1,13 @@
-// sheet.cu owns the dense product of coded weights for many rows: a sheet of operands is decoded once, in
-// memory, rows are laid out as tiles, and both are multiplied tile by tile: a block takes 128 outputs, up to 128
-// rows and all inputs, a warp brings the next tiles while eight multiply those at hand. A row's sum is made as
-// in strip.cuh, part after part.
+// sheet.cu owns the dense product of coded and bf16 weights for many rows, in three launches:
+//   sheet_take   rows become tiles (group.cuh) of rotated f16 or bf16 planes,
+//                [planes][units of 64 inputs][groups of 8 rows]
+//   sheet_codes  weights are decoded once to a sheet of operands in scratch, tiles [blocks of 128
+//                outputs][units]; as many blocks at a time as scratch has room for
+//   sheet_rows   a GEMM of both: a block has 128 outputs, 64 or 128 rows and all inputs. Bulk
+//                copies bring units into a ring of up to 8 stages with full and empty mbarriers;
+//                all eight warps multiply, and take turns in requesting the next unit
+// There is no split-K: a block adds the parts and splits of strip.cuh one after another, so a row
+// has the bits of a small window. Bound by L2 bandwidth, then by the matrix unit.
 #include "kernels/cuda/codes.cuh"
 #include "kernels/cuda/group.cuh"
 #include "kernels/cuda/rows.cuh"
@@ -9,27 +15,28 @@
 
 #define THREADS 256
 #define WARPS (THREADS / CUDA_WARP)
-#define BLOCK_TILES 8                                     // of a block's outputs
+#define BLOCK_TILES 8                                     // tiles of 16 outputs of a block
 #define UNIT_STEPS 4                                      // k-steps of a unit
-#define UNIT_CODES (UNIT_STEPS * BLOCK_TILES * CUDA_WARP) // 16-byte pieces of a unit's operands
+#define UNIT_CODES (UNIT_STEPS * BLOCK_TILES * CUDA_WARP) // 16-byte words of a unit's operands
 #define CODES_BYTES (UNIT_CODES * 16)
-#define STAGES_MAX 8             // units that are on their way
-#define HEAD 128                 // bytes of shared memory in front of them: two barriers for each
-#define BAND 8                   // blocks along the rows that run at the same time
-#define SUMS_LD (EXL3_BLOCK + 4) // values of a row of sums: rows begin in other banks
+#define STAGES_MAX 8             // stages of the ring, a unit each
+#define HEAD 128                 // bytes of shared memory in front: two mbarriers a stage
+#define BAND 8                   // blocks along the rows that share an L2 band (sheet_where)
+#define SUMS_LD (EXL3_BLOCK + 4) // values of a row of sums, padded against bank conflicts
 
-// What the launches work on: strip_launch, with inputs as tiles; outputs 128 * (block0 + block).
+// What the launches work on: p with inputs as tiles; a block has outputs 128 * (block0 + block) on.
 struct sheet {
     struct strip_launch p;
     uint4 *codes; // [blocks][units] tiles of 128 outputs
     int block0, units;
-    int groups;             // of 8 rows that have the same inputs of w
-    int room, across, down; // shared memory for units; blocks along the outputs and the rows
+    int groups;             // groups of 8 rows of the call
+    int room, across, down; // shared memory for stages; blocks along the outputs and the rows
 };
 
 // ---- inputs -------------------------------------------------------------------------------------
 
-// A block 8 rows of 128 inputs, a warp a row of them, as the outputs that share them want it. Bound by bytes.
+// A block 8 rows of 128 inputs, a warp a row of them, once for each set of outputs that shares
+// inputs (blockIdx.z). Bound by bytes.
 __global__ static void sheet_take(const __grid_constant__ struct sheet s)
 {
     __shared__ __align__(16) uint16_t held[STRIP_PLANES * WARPS * EXL3_BLOCK];
@@ -69,7 +76,7 @@ __global__ static void sheet_take(const __grid_constant__ struct sheet s)
     }
 }
 
-// A block a unit of 128 outputs: warps take pairs of tiles of its pieces. Bound by bytes.
+// A block a unit of 128 outputs, a warp a pair of tiles of one of its pieces. Bound by bytes.
 template <class C> __global__ static void sheet_codes(const __grid_constant__ struct sheet s)
 {
     constexpr int EACH = UNIT_STEPS / C::STEPS, PAIRS = C::TILES / 2,
@@ -104,7 +111,7 @@ template <class C> __global__ static void sheet_codes(const __grid_constant__ st
 #pragma unroll
             for (int k = 0; k < 2; k++)
 #pragma unroll
-                for (int i = 0; i < 4; i++) // i % 2: the lower 8 outputs, i / 2: inputs from 8 on
+                for (int i = 0; i < 4; i++) // i % 2: outputs from 8 on, i / 2: inputs from 8 on
                     to[((half * C::TILES + t + k) * 2 + i % 2) * (GROUP_BYTES / 4) +
                        ((piece * C::STEPS + step) * 2 + i / 2) * (GROUP_PIECE / 4)] = a[k][i];
         }
@@ -112,7 +119,7 @@ template <class C> __global__ static void sheet_codes(const __grid_constant__ st
 
 // ---- the product ----------------------------------------------------------------------------
 
-// Planes that some row of the block needs.
+// The most planes that a row of the block needs.
 __device__ static inline int sheet_planes(const struct sheet &s, int group, int groups)
 {
     int units = s.p.x.ld / STRIP_UNIT, n = groups * GROUP_ROWS * units / 16;
@@ -128,7 +135,8 @@ __device__ static inline int sheet_planes(const struct sheet &s, int group, int 
     return __syncthreads_or(three & 0x01010101u) ? 3 : __syncthreads_or(two & 0x02020202u) ? 2 : 1;
 }
 
-// Where a block is: bands of rows, so that those that run at the same time share outputs and rows.
+// Rasterisation of blocks: bands of BAND blocks along the rows, outputs outermost within a band, so
+// that blocks that run at the same time share outputs and rows in L2.
 __device__ static inline void sheet_where(const struct sheet &s, int *across, int *down)
 {
     int i = (int)blockIdx.x, band = i / (s.across * BAND) * BAND;
@@ -139,7 +147,7 @@ __device__ static inline void sheet_where(const struct sheet &s, int *across, in
     *down = band + i % high;
 }
 
-// A unit's tiles on their way to shared memory, by one thread.
+// Request a unit's tiles of outputs and rows into a stage. One thread.
 __device__ static inline void sheet_bring(const struct sheet &s, unsigned char *to, uint64_t *full,
                                           int unit, int across, int group, int groups, int planes,
                                           int plane)
@@ -157,7 +165,7 @@ __device__ static inline void sheet_bring(const struct sheet &s, unsigned char *
                    groups * GROUP_BYTES, full);
 }
 
-// Halves first .. end - 1 of a unit, of outputs at a by rows at b, each plane of rows after the other.
+// Halves first .. end - 1 of a unit: outputs at a times rows at b, plane after plane.
 template <class C, int N, int PLANES>
 __device__ static inline void sheet_halves(group_sums<N> &sums, uint32_t a, uint32_t b, int plane,
                                            int first, int end, bool more, int four)
@@ -173,7 +181,8 @@ __device__ static inline void sheet_halves(group_sums<N> &sums, uint32_t a, uint
     group_settle(sums);
 }
 
-// Products that the matrix unit makes by itself have to stand in one row.
+// The same for a number of planes known at run time. wgmma needs straight-line code between
+// group_begin and group_settle, so each number of planes has code of its own.
 template <class C, int N>
 __device__ static inline void sheet_planed(group_sums<N> &sums, uint32_t a, uint32_t b, int plane,
                                            int planes, int first, int end, bool more, int four)
@@ -193,14 +202,15 @@ __device__ static inline void sheet_planed(group_sums<N> &sums, uint32_t a, uint
     }
 }
 
-// Four warps have 64 outputs by 8 N rows. Bound by what the second level of caches brings, then by the matrix unit.
+// A block 128 outputs x 8 N rows (group_sums says which a warp has). Bound by L2 bandwidth, then by
+// the matrix unit.
 template <class C, int N>
 __global__ static void __launch_bounds__(THREADS, 1)
     sheet_rows(const __grid_constant__ struct sheet s)
 {
     extern __shared__ __align__(128) unsigned char sheet_memory[];
     constexpr int ROWS = N * GROUP_ROWS, PLANE = N * GROUP_BYTES;
-    constexpr int TILES = group_sums<N>::TILES, HALVES = GROUP_ASYNC ? 2 : 1; // side by side
+    constexpr int TILES = group_sums<N>::TILES, HALVES = GROUP_ASYNC ? 2 : 1; // unrolled
     const struct strip_launch &p = s.p;
     int t = (int)threadIdx.x, lane = t % CUDA_WARP, warp = t / CUDA_WARP, across, down;
     int four = group_four();
@@ -213,7 +223,7 @@ __global__ static void __launch_bounds__(THREADS, 1)
     int planes = C::F16 ? 1 : sheet_planes(s, group, groups);
     int bytes = CODES_BYTES + planes * PLANE;
     int stages = s.room / bytes < STAGES_MAX ? s.room / bytes : STAGES_MAX, stage = 0, lap = 0;
-    int behind = stages > 3 ? 2 : 1; // units that warps may be apart
+    int behind = stages > 3 ? 2 : 1; // units after which a stage is refilled
     group_parts<N> sums;
     group_sums<N> few;
     C codes(p.w, n0 / (C::TILES * MAT_TILE) + group_sums<N>::tile(0) / C::TILES, lane);
@@ -240,7 +250,7 @@ __global__ static void __launch_bounds__(THREADS, 1)
     for (int unit = 0; unit < s.units; unit++) {
         uint32_t a = shared_at(sheet_memory) + HEAD + (uint32_t)(stage * bytes),
                  b = a + CODES_BYTES;
-        int next = unit - behind + stages; // into room that all have left
+        int next = unit - behind + stages; // goes where unit - behind was
 
         barrier_wait(full + stage, lap);
         if (unit >= behind && next < s.units && t == unit % WARPS * CUDA_WARP) { // warps in turn
@@ -331,7 +341,7 @@ __global__ static void __launch_bounds__(THREADS, 1)
 
 // ---- launching ----------------------------------------------------------------------------------
 
-// Operands of one type are multiplied by one kernel, whatever codes they were.
+// Decoded operands of one type are multiplied by one kernel, whatever codes they came from.
 template <class C> struct sheet_kind {
     typedef C codes;
 };
@@ -349,7 +359,7 @@ template <class C, int N> static void sheet_blocks(struct queue *q, struct sheet
                   (size_t)(HEAD + s->room), *s);
 }
 
-// Times that the device's multiprocessors take blocks of so many groups of rows, as many rows.
+// Waves of blocks of n groups of rows, times n: the relative time of the product.
 static int sheet_waves(const struct queue *q, const struct sheet *s, int n)
 {
     int sms = ((const struct cuda_device *)q->dev)->sms;
@@ -357,7 +367,7 @@ static int sheet_waves(const struct queue *q, const struct sheet *s, int n)
     return (int)blocks_for((size_t)s->across * blocks_for((size_t)s->groups, n), sms) * n;
 }
 
-// Bytes of a unit of so many groups of rows at most: two have to fit.
+// Bytes of a stage for `groups` groups of rows, at most; two stages have to fit.
 template <class C> static constexpr int stage_bytes(int groups)
 {
     return CODES_BYTES + (C::F16 ? 1 : STRIP_PLANES) * groups * GROUP_BYTES;
@@ -378,7 +388,7 @@ template <class C> static void sheet_go(struct queue *q, struct sheet *s, size_t
         bool large =
             s->room >= 2 * stage_bytes<C>(16) && sheet_waves(q, s, 16) <= sheet_waves(q, s, 8);
 
-        if constexpr (!C::SCALED) // one more level of sums
+        if constexpr (!C::SCALED) // scaled codes have one more set of accumulators
             if (large) {
                 sheet_blocks<kind, 16>(q, s);
                 continue;

@@ -1,17 +1,20 @@
-// wide - the product of strips for many rows where a sheet of operands would not pay: rows of experts, and
-// groups of outputs that are no whole blocks. A block takes a strip, all of its inputs and up to NT lots
-// of rows; it decodes the next unit into shared memory while it multiplies the one at hand. A row's sum
-// is made as in strip.cuh, part after part, so its bits are those that it has in a small window.
+// wide - the product for many rows where decoding a matrix to scratch (sheet.cu) would not pay:
+// rows of experts, and groups of outputs that are no whole blocks of 128. A block has a strip, all
+// of its inputs and up to 32 * NT rows (EXL3) or 64 * NT; NT is 2 for EXL3 with many rows. Shared
+// memory holds two units of 64 inputs: the warps decode the next one into it (operands as mma
+// fragments) and copy its rows by cp.async while they multiply the one at hand. There is no
+// split-K: the block adds the parts and splits of strip.cuh one after another, so a row has the
+// bits of a small window. Sums go to z; the caller makes outputs of them.
 #ifndef TANDEM_KERNELS_CUDA_WIDE_CUH
 #define TANDEM_KERNELS_CUDA_WIDE_CUH
 
 #include "kernels/cuda/narrow.cuh"
 
-#define WIDE_TILES 4         // of a warp
+#define WIDE_TILES 4         // tiles of 16 outputs of a warp
 #define WIDE_STEPS 4         // k-steps of a unit
-#define WIDE_ROOM (80 << 10) // shared memory of a block
+#define WIDE_ROOM (80 << 10) // shared memory of a block, at most
 
-// Which tiles and rows a warp has, and its sums: of a part, of a split, of all.
+// How the warps of a block divide its tiles and rows.
 template <class C, int NT> struct wide_share {
     static constexpr int ACROSS = C::TILES / WIDE_TILES; // warps along the outputs
     static constexpr int DOWN = STRIP_WARPS / ACROSS;    // and along the rows
@@ -52,8 +55,9 @@ __device__ static inline bool job_dense(const struct strip_launch &p, int rows, 
     return j->strip * wide < begin + p.local;
 }
 
-// Members of an expert lie side by side in the order; heads are those where a lot of rows begins, `rows` of them
-// at most and of the shared expert. Inputs and sums lie by place of the pass.
+// Picks of an expert are adjacent in the order; blockIdx.z is a lot of a routed expert, which
+// begins at a head, or behind those one of the shared expert, `rows` rows long. Inputs and sums are
+// indexed by place of the pass.
 __device__ static inline bool job_expert(const struct strip_launch &p, uint32_t kind, int rows,
                                          struct strip_job *j)
 {
@@ -83,7 +87,7 @@ __device__ static inline bool job_expert(const struct strip_launch &p, uint32_t 
 
 // ---- the product ----------------------------------------------------------------------------
 
-// Planes that some row of the block needs.
+// The most planes that a row of the block needs.
 template <int ROWS>
 __device__ static inline int wide_planes(const struct strip_launch &p, const struct strip_job &j)
 {
@@ -97,7 +101,7 @@ __device__ static inline int wide_planes(const struct strip_launch &p, const str
     return __syncthreads_or(most > 2) ? 3 : __syncthreads_or(most > 1) ? 2 : 1;
 }
 
-// Operands of the warp's share of a unit, from its piece of codes.
+// Decode the warp's share of a unit to operands.
 template <class C, int NT>
 __device__ static inline void wide_decode(const C &codes, const typename C::piece &piece, uint4 *to)
 {
@@ -125,7 +129,7 @@ __device__ static inline void wide_decode(const C &codes, const typename C::piec
         }
 }
 
-// The warp's piece of codes of a unit; of plain ones what the warp's share needs.
+// Load the warp's piece of codes of a unit; of bf16 weights only what the warp's share needs.
 template <class C, int NT>
 __device__ static inline void wide_load(const C &codes, int unit, typename C::piece &piece)
 {
@@ -139,7 +143,8 @@ __device__ static inline void wide_load(const C &codes, int unit, typename C::pi
         codes.load(n, piece);
 }
 
-// Bound by the decoding, and from some 64 rows on by the matrix unit.
+// Grid (strips, matrices, lots of rows). Bound by decoding, from some 64 rows on by the matrix
+// unit.
 template <class C, int NT>
 __global__ static void __launch_bounds__(STRIP_THREADS, NT == 1 ? 2 : 1)
     strip_wide(const __grid_constant__ struct strip_launch p)
@@ -210,7 +215,7 @@ __global__ static void __launch_bounds__(STRIP_THREADS, NT == 1 ? 2 : 1)
         const uint4 *b = rows + (size_t)(unit % 2 * planes) * (size_t)(ROWS * 8);
 
         copy_wait<0>();
-        __syncthreads(); // this unit is there, and the one before it is read
+        __syncthreads(); // this unit has arrived, and the one before has been read
         if (unit + 1 < units) {
             bring(unit + 1);
             wide_decode<C, NT>(codes, now, wide_memory + (unit + 1) % 2 * share::CODES);
@@ -278,7 +283,7 @@ __global__ static void __launch_bounds__(STRIP_THREADS, NT == 1 ? 2 : 1)
 
 // ---- launching ----------------------------------------------------------------------------------
 
-// Rows that blocks for every one of these kinds take, where there are few or many of them.
+// wide_rows - rows that a block can take for every one of these kinds; many: EXL3 with many rows.
 static inline int wide_rows(uint32_t kinds, bool many)
 {
     return (kinds >= MAT_KIND_EXL3 ? 32 : 64) * (many ? 2 : 1);
