@@ -1,15 +1,16 @@
-// copies.cu owns how bytes are copied: by kernels, which read and write the pinned memory of the host themselves. A graph
-// of kernels alone is launched faster than one with copy nodes, and copies that follow each other are one node. And a
-// device's engines for copies are few: a copy that stands behind a kernel which waits for another rank would stand before
-// that rank's copies where ranks share a device.
+// copies.cu owns how bytes are copied within the device and between it and pinned host memory: by
+// kernels. A graph of kernels alone launches faster than one with copy nodes, and adjacent copies
+// are merged into one node. A device also has few copy engines: where ranks share a device, a copy
+// queued behind a kernel that waits for another rank would block that rank's copies. Bound by the
+// host's bus, within the device by bytes.
 #include "kernels/cuda/device.cuh"
 
 #define THREADS 256
 #define BLOCK_BYTES 4096
-#define BLOCKS_MAX 16 // to and from the host: its bus is full by then
+#define BLOCKS_MAX 16 // to and from the host: so many saturate its bus
 #define BLOCKS_WITHIN 1024
 
-// A row of blocks a piece. Bound by the way to the host.
+// Copy c.at[blockIdx.y] by the blocks in x, 16 bytes a thread where aligned.
 __global__ static void copy_pieces(struct cuda_copies c)
 {
     const struct cuda_copy &p = c.at[blockIdx.y];
@@ -32,7 +33,7 @@ static dim3 grid_of(const struct cuda_copies *c)
     return dim3((unsigned)(most < BLOCKS_MAX ? most : BLOCKS_MAX), (unsigned)c->n);
 }
 
-// The one node that comes before whatever is captured next; NULL if there is no such one.
+// The node that what is captured next depends on; NULL if there is not exactly one.
 static cudaError_t last_node(cudaStream_t s, cudaGraphNode_t *out)
 {
     enum cudaStreamCaptureStatus status;

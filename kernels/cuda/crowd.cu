@@ -5,10 +5,10 @@
 // operands and the rows as tiles (group.cuh). The ring runs on from item to item, so nothing drains
 // where one ends.
 //
-//   12 decoder warps     wait for `empty`; one lane requests the rows by a bulk copy; decode a piece
-//                        of codes into the stage; arrive at `full`
-//   8 multiplier warps   wait for `full`, multiply, arrive at `empty`; where a part ends they add it
-//                        up, where an item ends they store its sums in z
+//   12 decoder warps     wait for `empty`; one lane requests the rows by a bulk copy; decode a
+//                        piece of codes into the stage; arrive at `full`
+//   8 multiplier warps   wait for `full`, multiply, arrive at `empty`; where a part ends they add
+//                        it up, where an item ends they store its sums in z
 //
 // There is no split-K: parts and splits of strip.cuh are added one after another, so a row has the
 // bits of a small window. Bound by decoding.

@@ -1,27 +1,30 @@
-// direct - exchanges whose ranks' devices write into each other's memory; a part of exchange.cu.
+// direct - exchanges between devices that write into each other's memory; a part of exchange.cu.
 //
-// A value travels with the number of its exchange in one store of 16 bytes, so it says by itself that it has come:
+// Values travel as flag-carrying words: one 16-byte store has 8 bytes of data and, twice, the
+// number of the exchange:
 //
-//   line = { 4 bytes, number, 4 bytes, number }     two words of 8 bytes, each of which comes as a whole
+//   line = { 4 bytes, number, 4 bytes, number }     two 8-byte words, neither of which is ever torn
 //
-// No fence stands between data and flag, and nobody reads a line before it looks at it: an exchange takes the way of
-// one store and one load. A slot has a line in front that says site and size: ranks that run different programs find out
-// by it, and a warp of the first block, which moves nothing, sees to that. Every launch has the same number of blocks and
-// a count of its own for each, so that blocks need nothing of one another. Bound by steps behind each other (launch,
-// load, the way to the other device, end of the kernel), from a few hundred kilobytes on by the bandwidth of the way.
+// The receiver polls the data itself, so no fence stands between data and flag, and an exchange
+// costs one remote store and one local load. Each slot begins with a line that has site and size,
+// by which ranks that run different programs find out; an extra warp of block 0, which moves no
+// data, exchanges those. Every launch has the same number of blocks and each block counts exchanges
+// for itself, so blocks need no synchronisation with one another. Bound by latency (launch, load,
+// the way to the other device, end of the kernel), from a few hundred kilobytes on by the bandwidth
+// between the devices.
 //
-// Two slots by parity suffice: see kernels/exchange.h. A line that nobody has written for 2^32 exchanges would be taken
-// for one of now.
+// Two slots by parity suffice: see kernels/exchange.h. The number wraps: a line not written for
+// 2^32 exchanges would be taken for a current one.
 #ifndef TANDEM_KERNELS_CUDA_DIRECT_CUH
 #define TANDEM_KERNELS_CUDA_DIRECT_CUH
 
 #define DIRECT_BLOCKS 32
-#define DIRECT_THREADS 256 // that move pieces; a warp more watches
-#define DIRECT_LOT 4   // pieces of a thread that are on their way at once, where one is not enough
-#define DIRECT_PIECE 8 // bytes that a line carries
-#define DIRECT_LOOKS 256 // looks at a word of the device's own between two at the host's
+#define DIRECT_THREADS 256 // threads that move pieces; a warp more watches
+#define DIRECT_LOT 4       // pieces in flight of a thread, for long exchanges
+#define DIRECT_PIECE 8     // bytes of data in a line
+#define DIRECT_LOOKS 256   // checks of the poison word, in device memory, for one of the host's
 #define DIRECT_ROUND                                                                               \
-    ((size_t)2 << 20) // what a process shows to another is whole pages of the device
+    ((size_t)2 << 20) // a page of the device: inboxes shared between processes are whole pages
 
 enum direct_kind { DIRECT_BF16, DIRECT_F32, DIRECT_GATHER };
 
@@ -45,7 +48,8 @@ __global__ static void direct_fill(uint4 *line, size_t n, uint32_t seq)
         line[i] = make_uint4(0, seq, 0, seq);
 }
 
-// No line looks as if it had come.
+// Fill the inbox with the number of an exchange before the first, so that no line counts as
+// arrived.
 static void direct_clear(const struct peer_view *v, cudaStream_t s, size_t bytes,
                          uint32_t first_seq)
 {
@@ -73,7 +77,8 @@ __device__ static bool line_has(uint64_t lo, uint64_t hi, uint32_t seq)
     return (uint32_t)(lo >> 32) == seq && (uint32_t)(hi >> 32) == seq;
 }
 
-// A piece as it lies in memory: four values of a sum that travel as bf16, or what travels as it is.
+// A piece as it lies in memory: four f32 values that travel as bf16, or 8 bytes that travel as they
+// are.
 template <direct_kind KIND> struct raw_piece {
     uint2 v;
 };
@@ -92,7 +97,7 @@ __device__ static const char *piece_at(const struct parcel &p, unsigned i)
     return (KIND == DIRECT_GATHER ? p.in : (const char *)p.x) + (size_t)i * sizeof(raw_piece<KIND>);
 }
 
-// Whether every piece is a word of its own there.
+// Whether pieces at `at` are aligned and none is cut short by the end, so that each is one access.
 template <direct_kind KIND> __device__ static bool whole_at(const struct parcel &p, const void *at)
 {
     return ((uintptr_t)at | raw_bytes<KIND>(p)) % sizeof(raw_piece<KIND>) == 0;
@@ -123,7 +128,7 @@ __device__ static raw_piece<KIND> piece_load(const struct parcel &p, unsigned i,
     return raw;
 }
 
-// Piece i of a parcel at `to`, up to the end.
+// Store piece i of a parcel at `to`, up to the parcel's end.
 template <direct_kind KIND>
 __device__ static void piece_store(const struct parcel &p, char *to, unsigned i,
                                    const raw_piece<KIND> &raw)
@@ -148,7 +153,7 @@ __device__ static void piece_store(const struct parcel &p, char *to, unsigned i,
     }
 }
 
-// In wire form.
+// A piece in the wire type.
 template <direct_kind KIND> __device__ static uint2 piece_pack(const raw_piece<KIND> &raw)
 {
     return raw.v;
@@ -165,7 +170,7 @@ __device__ static void add_to(float *y, float a, bool first)
     *y = first ? a : *y + a;
 }
 
-// One more rank's piece of a sum.
+// Add one more rank's piece to a sum; first: it is rank 0's.
 __device__ static void piece_add(raw_piece<DIRECT_BF16> *y, uint2 d, bool first)
 {
     add_to(&y->v.x, f32_from_bits(d.x << 16), first);
@@ -184,11 +189,12 @@ __device__ static void piece_add(raw_piece<KIND> *y, uint2 d, bool first)
     y->v = make_uint2(f32_bits(lo), f32_bits(hi));
 }
 
-// The lines of a lot from one rank. False: the peer is poisoned.
+// Wait for the lines of a lot from one rank; d gets the data. False: the peer is poisoned.
 //
-// A look at the host's memory takes every warp most of a microsecond, one behind the other: a hundred warps that looked
-// after each POLLS kept a rank away for longer than it had waited, and next time the other one. So one thread of all
-// looks often (host), the others where it tells them.
+// A read of host memory takes most of a microsecond, and those of all warps are served one after
+// another: with a hundred warps reading after every POLLS polls, ranks kept delaying each other. So
+// only one thread checks the host's words often (host); the others check the poison word in device
+// memory.
 template <int LOT>
 __device__ static bool lines_wait(const struct peer_view &v, const uint4 *at, const bool *due,
                                   unsigned step, int rank, uint32_t seq, uint64_t tag, bool host,
@@ -224,12 +230,13 @@ __device__ static bool lines_wait(const struct peer_view &v, const uint4 *at, co
     }
 }
 
-// The first block's own times of an exchange.
+// Times of an exchange, taken by the watching thread.
 struct direct_times {
     uint64_t begun, sent, come;
 };
 
-// Whether the others run the same program; one thread, which also looks around while pieces are waited for.
+// Exchange head lines and compare tags: do the others run the same program? One thread, which while
+// it waits also watches the clock and the abort word for the whole launch.
 __device__ static void heads_meet(const struct peer_view &v, uint32_t seq, uint64_t tag,
                                   struct direct_times *t)
 {
@@ -253,10 +260,10 @@ __device__ static void heads_meet(const struct peer_view &v, uint32_t seq, uint6
     t->come = device_ns();
 }
 
-// What a thread moves at a time: pieces i, i + step, ..
+// What a thread moves at a time: pieces i, i + step, ...
 template <direct_kind KIND, int LOT> struct direct_lot {
     raw_piece<KIND> raw[LOT];
-    bool due[LOT]; // before the end
+    bool due[LOT]; // whether there is such a piece
 };
 
 template <direct_kind KIND, int LOT>
@@ -273,7 +280,8 @@ __device__ static void lot_load(const struct parcel &p, unsigned i, unsigned ste
     }
 }
 
-// The order of a sum is that of the ranks, whoever comes first. False: the peer is poisoned.
+// Send a lot to all ranks, receive theirs, add or store. A sum is added in rank order, whichever
+// rank arrives first. False: the peer is poisoned.
 template <direct_kind KIND, int LOT>
 __device__ static bool lot_trade(const struct peer_view &v, const struct parcel &p, unsigned i,
                                  unsigned step, uint32_t seq, uint64_t tag,
@@ -319,7 +327,8 @@ __device__ static bool lot_trade(const struct peer_view &v, const struct parcel 
     return true;
 }
 
-// Warps share out pieces, block by block, and wait for the same pieces of the others.
+// A thread sends its pieces and waits for the same pieces of the other ranks; warps are numbered
+// across blocks first. Bound as the head says.
 template <direct_kind KIND, int LOT>
 __global__ static void __launch_bounds__(DIRECT_THREADS + CUDA_WARP)
     exchange_direct(struct peer_view v, struct parcel p)
@@ -338,8 +347,9 @@ __global__ static void __launch_bounds__(DIRECT_THREADS + CUDA_WARP)
 
     if (threadIdx.x >= DIRECT_THREADS)
         first = pieces;
-    // Launches overlap: what is needed first is on its way to the cache before the kernels in front have ended. Blocks of
-    // the next one come in while this one waits for another rank, unless that rank may need their places.
+    // Launches overlap: prefetch to L2 what is needed first, before the kernels in front have
+    // ended. The next kernel's blocks may start while this one waits for another rank, unless that
+    // rank is on the same device and may need their places.
     if (!v.shares)
         dependency_next();
     if (first < pieces)
@@ -364,15 +374,15 @@ __global__ static void __launch_bounds__(DIRECT_THREADS + CUDA_WARP)
             lot_load(p, i, step, pieces, &lot);
         dead = !lot_trade(v, p, i, step, seq, tag, &lot);
     }
-    __syncthreads(); // everybody has read the count
+    __syncthreads(); // all threads have read the count
     if (threadIdx.x == 0)
         v.count->seq[blockIdx.x] = seq;
     if (watch && !dead)
         note_times(v, &sums, bytes, t.begun, t.sent, t.come);
 }
 
-// Blocks of all ranks on a device must run at once: with one piece a thread those of eight fit on 132
-// multiprocessors, of four on 48.
+// The blocks of all ranks on a device must be resident at once, since they wait for each other:
+// with one piece a thread those of eight ranks fit on 132 multiprocessors, of four on 48.
 template <direct_kind KIND>
 static void direct_launch_kind(const struct peer_view *v, struct queue *q, const struct parcel *p,
                                size_t bytes)

@@ -1,15 +1,17 @@
-// engram.cu owns what is done with gathered pieces of rows and with the n-gram memory's rows, keys
-// and value.
+// engram.cu owns the device side of the n-gram memory: the wait for rows that the host brings, the
+// joining of gathered pieces [ranks][rows][ldx] to rows [rows][cols], and the gate that adds the
+// memory's value to the residual streams. Bound by bytes, for few rows by latency.
 #include "kernels/cuda/device.cuh"
 
 #define WARPS 8
 #define THREADS (WARPS * CUDA_WARP)
-#define COLS (4 * THREADS) // of a block that copies
+#define COLS (4 * THREADS) // columns of a block of unshard_pieces
 #define GATE_WARPS 32
 #define GATE_THREADS (GATE_WARPS * CUDA_WARP)
 
-// One thread, so that a rank which waits takes next to nothing from one that shares the device. Who comes behind it is
-// launched plainly: nothing may take places beside a wait.
+// Wait until the host raises the flag; a negative flag is an error. One thread, so that a waiting
+// rank takes next to nothing from one that shares the device. It does not call dependency_next and
+// the copy behind it is a plain launch: no later kernel may take places while this one waits.
 __global__ static void await_flag(const int64_t *flag, int64_t limit_ns, struct cuda_alarm alarm)
 {
     uint64_t since = device_ns();
@@ -43,7 +45,7 @@ extern "C" void cuda_bring(struct queue *q, const struct bring_args *a)
     cuda_put(q, a->y, a->src, a->bytes);
 }
 
-// A block COLS columns of a (row, piece). Bound by bytes.
+// A block COLS columns of the piece of a row. Bound by bytes.
 __global__ static void unshard_pieces(struct unshard_args a, int cols)
 {
     dependency_wait();
@@ -85,7 +87,8 @@ extern "C" void cuda_unshard(struct queue *q, const struct unshard_args *a)
     queue_note(q, "unshard");
 }
 
-// A block a (row, stream): three sums, then the stream is changed in place.
+// A block a (row, stream): kv [rows][hc + 1][dim] has a key for each stream and one value; three
+// sums give the gate, then gate times value is added to the stream in place. Bound by latency.
 __global__ static void gate_streams(struct engram_gate_args a)
 {
     dependency_wait();
@@ -105,7 +108,7 @@ __global__ static void gate_streams(struct engram_gate_args a)
     xx = block_sum<GATE_WARPS>(xx, part);
     kk = block_sum<GATE_WARPS>(kk, part);
     d = dot * (1.0f / sqrtf(xx / n + a.eps)) * (1.0f / sqrtf(kk / n + a.eps)) * (1.0f / sqrtf(n));
-    // The sign of a zero counts; max would drop a NaN.
+    // copysign keeps the sign of a zero; fmaxf would drop a NaN.
     gate = sigmoid(copysignf(sqrtf(fabsf(d) < 1e-6f ? 1e-6f : fabsf(d)), d));
     for (int c = threadIdx.x; c < a.dim; c += GATE_THREADS)
         x[c] = rounded(x[c] + gate * value[c], a.round);

@@ -1,4 +1,9 @@
-// exchange.cu owns sums and gathers over ranks in device memory: see kernels/exchange.h.
+// exchange.cu owns sums and gathers over ranks in device memory (kernels/exchange.h): the staging and
+// adding around another transport, and peers. A peer is direct (direct.cuh: devices write into each
+// other's memory) or relayed: the kernel stages its values into a pinned outbox and rings a bell, a
+// host thread (the proxy) sends them, the kernel polls a flag for each rank in host memory and then
+// reads what came. Sums travel as bf16 or f32 and are added in rank order. Bound by latency, for long
+// exchanges by the bandwidth between the ranks.
 #include <stdlib.h>
 
 #include "kernels/cuda/device.cuh"
@@ -11,9 +16,9 @@ extern "C" {
 #define THREADS 256
 #define BLOCKS_MAX 32
 #define RELAYED_BLOCKS 16
-#define BLOCK_BYTES 4096 // of one exchange a block takes before there is another
+#define BLOCK_BYTES 4096 // of an exchange for each block, until there are RELAYED_BLOCKS
 #define UNIT 16
-#define POLLS 64 // between two looks at the clock and the abort word
+#define POLLS 64 // polls between two checks of the clock and the abort word
 
 // ---- one rank -----------------------------------------------------------------------------------
 
@@ -44,7 +49,7 @@ extern "C" void exchange_copy(struct queue *q, void *dst, const void *src, size_
         queue_fail(q, cuda_errno(e), "copy of %zu bytes: %s", bytes, cudaGetErrorString(e));
 }
 
-// What a queue with a fault stages are no numbers, so that nobody takes them for some.
+// A queue with a fault stages NaN, so that no rank takes its values for numbers.
 __global__ static void put_values(enum exchange_wire w, void *slot, const float *x, size_t n,
                                   const int32_t *fault)
 {
@@ -105,24 +110,25 @@ extern "C" void *exchange_stream(struct queue *q)
 
 // ---- many ranks ---------------------------------------------------------------------------------
 
-// What the exchanges of a rank have taken so far, as the first block saw them.
+// Counts and times of a rank's exchanges so far, as their first block saw them.
 struct peer_sums {
     uint64_t exchanges, bytes, wait_ns, wait_max_ns, move_ns;
 };
 
-// Words that count, in device memory.
+// Counters in device memory.
 struct peer_count {
-    uint32_t seq[BLOCKS_MAX]; // of the last exchange; of a direct one a block each, else the first
+    uint32_t seq[BLOCKS_MAX]; // of the last exchange; direct: one a block, relayed: seq[0] alone
     uint32_t staged;          // blocks whose share of the running one lies in the outbox
     uint32_t gone;            // blocks that are done with the running one
-    uint32_t poison;
-    uint64_t come[PEER_WORLD_MAX]; // tag of a relayed slot, once the first block has seen its flag
+    uint32_t poison;          // not 0: exchanges return at once
+    uint64_t come[PEER_WORLD_MAX]; // relayed: tag of the slot, once block 0 has seen its flag
     struct peer_sums sums;
 };
 
-// A rank as its kernels see it. Direct: the inbox of every rank is [world][2] slots of lines, by sender and
-// parity (direct.cuh). Relayed: inbox[r] is [2][slot_bytes] of what rank r sent, in host memory, the own one in
-// the device's; flags are a line a slot.
+// A rank as its kernels see it. Direct: the inbox of every rank is [world][2] slots of lines, by
+// sender and parity (direct.cuh). Relayed: inbox[r] is [2][slot_bytes] of what rank r sent, in host
+// memory, for the rank itself in device memory; flags[r] has a flag for each slot, flag_words
+// apart.
 struct peer_view {
     unsigned char *inbox[PEER_WORLD_MAX];
     uint64_t *flags[PEER_WORLD_MAX];
@@ -130,23 +136,23 @@ struct peer_view {
     uint64_t *bell;        // pinned
     size_t flag_words;
     struct peer_count *count;
-    const int32_t *fault;       // of the queue: what it has computed is for nobody
-    struct peer_record *record; // pinned, and so is the next
+    const int32_t *fault;       // of the queue: not 0 if its values must not leave the rank
+    struct peer_record *record; // pinned
     uint64_t *abort_word;       // pinned
     size_t slot_bytes;
     int64_t limit_ns;
     int rank, world;
-    bool shares; // the device with another rank
+    bool shares; // another rank is on the same device
 };
 
 struct peer {
     struct peer_view v;
     struct device *dev;
-    cudaStream_t stream;          // of what is done between exchanges
-    struct peer_sums sums;        // as of the last wait behind peer_note
-    void *area[PEER_WORLD_MAX];   // host memory that was made visible
+    cudaStream_t stream;          // for work between exchanges
+    struct peer_sums sums;        // as of the last peer_note and wait
+    void *area[PEER_WORLD_MAX];   // host memory registered with the device
     void *raised[PEER_WORLD_MAX]; // pinned flags that the proxy raises
-    bool opened[PEER_WORLD_MAX];  // inboxes of other processes
+    bool opened[PEER_WORLD_MAX];  // inboxes opened from other processes
 };
 
 // What one launch moves.
@@ -169,13 +175,13 @@ __device__ static uint64_t parcel_tag(const struct parcel &p, uint32_t seq, size
     return seq | (uint64_t)p.site << 32 | (uint64_t)units << 44;
 }
 
-// What a rank sent in this exchange, where this rank reads it.
+// The slot in which this rank reads what `sender` sent in this exchange.
 __device__ static const uint4 *part_of(const struct peer_view &v, int sender, uint32_t seq)
 {
     return (const uint4 *)(v.inbox[sender] + (seq & 1) * v.slot_bytes);
 }
 
-// Unit u of a sum in wire form, zeros behind the end.
+// Unit u of a sum in the wire type, zeros behind the end.
 __device__ static uint4 unit_stage(const struct parcel &p, size_t u)
 {
     uint32_t w[4] = { 0, 0, 0, 0 };
@@ -236,13 +242,15 @@ __device__ static void peer_fail(const struct peer_view &v, int code, int peer, 
     v.record->code = code;
 }
 
-// Whether there is nothing to exchange: the peer is poisoned, or becomes so because its queue has a fault.
+// Whether exchanges are over: the peer is poisoned, or its queue has a fault (then the caller
+// poisons it).
 __device__ static bool peer_dead(const struct peer_view &v)
 {
     return fresh_word(&v.count->poison) | fresh_word((const uint32_t *)v.fault);
 }
 
-// A look around after POLLS polls: true if nobody should wait any longer. *since is 0 before the first one.
+// Called after every POLLS polls: true if waiting is over, because of poison, an abort or the time
+// limit. *since is 0 before the first call.
 __device__ static bool peer_over(const struct peer_view &v, int peer, uint64_t want, uint64_t got,
                                  uint64_t *since)
 {
@@ -265,8 +273,9 @@ __device__ static bool peer_over(const struct peer_view &v, int peer, uint64_t w
     return false;
 }
 
-// Wait for the flag of one peer; one thread. False: the peer is poisoned. The first block looks at the host's memory, of
-// which every look takes most of a microsecond, and tells the others.
+// Wait for the flag of one peer; one thread. False: the peer is poisoned. Only block 0 polls host
+// memory, where a read takes most of a microsecond; it passes the tag on to the others in device
+// memory.
 __device__ static bool peer_wait(const struct peer_view &v, int peer, uint32_t seq, uint64_t tag)
 {
     uint64_t *told = &v.count->come[peer], since = 0, got;
@@ -293,7 +302,7 @@ __device__ static bool peer_wait(const struct peer_view &v, int peer, uint32_t s
     }
 }
 
-// The sum of all ranks' unit u, in rank order, plain adds.
+// Add unit u of all ranks, in rank order, plain adds.
 __device__ static void unit_add(const struct peer_view &v, const struct parcel &p, uint32_t seq,
                                 size_t u)
 {
@@ -321,7 +330,8 @@ __device__ static void unit_add(const struct peer_view &v, const struct parcel &
     }
 }
 
-// Put the block's share where the proxy sends it from, and tell it. All threads.
+// Stage the block's share in the outbox and in the own inbox; the last block rings the bell. All
+// threads.
 __device__ static void send_share(const struct peer_view &v, const struct parcel &p, size_t units,
                                   uint32_t seq, uint64_t tag)
 {
@@ -343,7 +353,7 @@ __device__ static void send_share(const struct peer_view &v, const struct parcel
     }
 }
 
-// One thread, before the last block ends; *s is what the sums were.
+// Account for an exchange. One thread, before its block ends; *s: the sums before.
 __device__ static void note_times(const struct peer_view &v, struct peer_sums *s, size_t bytes,
                                   uint64_t begun, uint64_t sent, uint64_t come)
 {
@@ -359,7 +369,8 @@ __device__ static void note_times(const struct peer_view &v, struct peer_sums *s
 
 #include "kernels/cuda/direct.cuh"
 
-// Blocks share out units in strides; the last one to have staged rings for all.
+// Blocks take units in strides of the grid; the last one to have staged rings the bell. Bound by
+// the network's latency and bandwidth.
 __global__ static void exchange_relayed(struct peer_view v, struct parcel p)
 {
     __shared__ uint32_t seq_of, dead;
@@ -369,7 +380,8 @@ __global__ static void exchange_relayed(struct peer_view v, struct parcel p)
     uint64_t tag, begun = 0, sent = 0, come = 0;
     uint32_t seq;
 
-    // Blocks of the next kernels come in while this one waits for the cable, and fetch what they may.
+    // The next kernel's blocks start while this one waits for the network, and prefetch their
+    // weights. A rank on the same device may need those places, so not there.
     if (!v.shares)
         dependency_next();
     dependency_settle();
@@ -496,7 +508,7 @@ static int spec_check(const struct device *d, const struct peer_spec *s)
     return 0;
 }
 
-// Memory that host and device see, zeroed.
+// Pinned host memory, zeroed.
 static int pinned(size_t bytes, void **out)
 {
     cudaError_t e = cudaHostAlloc(out, bytes, cudaHostAllocDefault);
@@ -571,7 +583,7 @@ extern "C" int peer_open(struct device *d, const struct peer_spec *s, struct pee
     p->v.world = s->world;
     p->v.slot_bytes = s->slot_bytes;
     p->v.limit_ns = s->limit_ns;
-    p->v.shares = s->relayed; // for all that is known yet
+    p->v.shares = s->relayed; // assumed until peer_apart says otherwise
     e = cudaSetDevice(((struct cuda_device *)d)->ordinal);
     if (e == cudaSuccess)
         e = cudaStreamCreateWithFlags(&p->stream, cudaStreamNonBlocking);
@@ -645,7 +657,7 @@ extern "C" int peer_attach(struct peer *p, int rank, uint8_t *area, uint8_t *inb
     return 0;
 }
 
-// Devices that are not the same one write into each other's memory if they can.
+// Check that device `mine` can access the memory of device `other`.
 static int reach(int mine, int other)
 {
     int can = 0;
@@ -661,7 +673,7 @@ static int reach(int mine, int other)
     return 0;
 }
 
-// Of threads: both devices are in use by this process.
+// Enable peer access for ranks that are threads: both devices are in use by this process.
 static int enable(int mine, int other)
 {
     int r = reach(mine, other);
@@ -723,8 +735,9 @@ extern "C" int peer_show(struct peer *p, uint8_t card[PEER_CARD_BYTES])
     return 0;
 }
 
-// A handle reaches the other device by itself. Access to all of its memory would open it in this process too, which takes
-// more than a second and half a gigabyte.
+// Opening the IPC handle enables access to that inbox by itself. cudaDeviceEnablePeerAccess would
+// also create a context on the other device in this process, which takes more than a second and
+// half a gigabyte.
 extern "C" int peer_meet(struct peer *p, const uint8_t (*card)[PEER_CARD_BYTES])
 {
     int mine = ((struct cuda_device *)p->dev)->ordinal;

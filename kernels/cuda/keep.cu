@@ -1,4 +1,5 @@
-// keep.cu owns rows on their way into a state: norm, rotation and quantiser in one launch.
+// keep.cu owns rows on their way into a state: RMS norm, rotary embedding and quantiser (codec.cuh)
+// in one launch, for several arrays [rows][cols] at a time. Bound by latency.
 #include "kernels/cuda/codec.cuh"
 #include "kernels/cuda/turn.cuh"
 
@@ -6,8 +7,9 @@
 #define THREADS (WARPS * CUDA_WARP)
 #define COLS_MAX 2048
 
-// A block a row of one of the arrays, a thread columns t, t + THREADS, ..; loads and stores of its own alone
-// between the barriers of a sum. Bound by the time of its steps.
+// A block a row of one of the arrays (blockIdx.y), a thread columns t, t + THREADS, ... Apart from
+// the sum, threads share values only by shuffle. Rows whose array has no state are normed in place.
+// Bound by latency.
 template <int PIECES> __global__ static void keep_rows(const __grid_constant__ row_keeps_args list)
 {
     __shared__ float part[WARPS], own[PIECES * THREADS];
@@ -15,7 +17,7 @@ template <int PIECES> __global__ static void keep_rows(const __grid_constant__ r
     const struct state_view &v = a.view;
     int cols = v.cols, t = (int)threadIdx.x, odd = t % 2, begin = cols - a.dims;
     float *in = a.x + (size_t)blockIdx.x * (size_t)cols + t;
-    int at = begin + ((t - begin) % THREADS + THREADS) % THREADS; // its first column that turns
+    int at = begin + ((t - begin) % THREADS + THREADS) % THREADS; // its first rotated column
     float x[PIECES], w[PIECES], freq = at < cols ? a.freq[(at - begin) / 2] : 0, by = 1, sum = 0;
     float2 turn = make_float2(1, 0);
     struct row_info info = {};

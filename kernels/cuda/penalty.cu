@@ -1,10 +1,11 @@
-// penalty.cu owns the history of slots and the edits that it makes to logits.
+// penalty.cu owns the token counts of slots, count [slots][cols], and the edits of logits
+// [rows][cols] before sampling: penalties, biases, bans. Bound by the bytes of the rows.
 #include "kernels/cuda/device.cuh"
 #include "kernels/sampling.h"
 
 #define THREADS 256
 
-// A thread a token; two of them may be the same token of the same slot.
+// A thread a token. Atomic, because two rows may be the same token of the same slot.
 __global__ static void count_tokens(struct count_args a)
 {
     dependency_wait();
@@ -33,7 +34,8 @@ extern "C" void cuda_count(struct queue *q, const struct count_args *a)
     queue_note(q, "count");
 }
 
-// Blocks in x share out the columns, blocks in y are rows. Bound by the bytes of the rows.
+// A thread a logit: blocks in x are columns, in y rows. The counts lack the window's own tokens up
+// to row r, so they are added here. Bound by the bytes of the rows.
 __global__ static void penalize_rows(struct penalize_args a)
 {
     dependency_wait();

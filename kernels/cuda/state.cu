@@ -1,10 +1,12 @@
-// state.cu owns what is written to the state of a slot, and the compressor that reads its raw rows.
+// state.cu owns rows of a slot's state: writing them (quantised by codec.cuh), reading them, and
+// the compressor that pools `ratio` raw rows into one. A state is [slots][cap] rows, row r of a
+// slot at r % cap. Bound by bytes, for few rows by latency.
 #include "kernels/cuda/codec.cuh"
 
 #define WARPS 8
 #define THREADS (WARPS * CUDA_WARP)
 
-// A lane a value: warp u takes values 32 (u % pieces) .. of row u / pieces. Bound by bytes.
+// A lane a value: warp u has 32 values of row u / pieces, from 32 (u % pieces) on. Bound by bytes.
 __global__ static void requant_values(float *x, int rows, int cols, enum codec codec)
 {
     dependency_wait();
@@ -38,7 +40,8 @@ extern "C" void cuda_requant(struct queue *q, const struct requant_args *a)
     queue_note(q, "requant");
 }
 
-// A lane a value; a block a row, its warps step through pieces of 32 values.
+// A block a row, its warps in strides over pieces of 32 values. Only rows that end a group of
+// `ratio` positions are written.
 __global__ static void put_rows(struct row_put_args a)
 {
     dependency_wait();
@@ -105,7 +108,9 @@ extern "C" void cuda_row_put(struct queue *q, const struct row_put_args *a)
     queue_note(q, "row_put");
 }
 
-// A thread a value of y; blocks in x step through the columns, in y through the rows.
+// A softmax over the `ratio` raw rows of a group, for each column by itself: a raw row is [cols]
+// values, then [cols] logits. A thread a value of y; blocks in x are columns, in y rows. Bound by
+// bytes.
 __global__ static void pool_columns(struct pool_args a)
 {
     dependency_wait();

@@ -1,11 +1,12 @@
-// synth.cu owns codes of made-up weights, made where they lie.
+// synth.cu owns the codes of made-up EXL3 weights, computed on the device in the layout of a pack
+// (kernels/mat.h), bit for bit those that the host would have packed. Bound by instructions.
 #include "kernels/cuda/device.cuh"
 #include "src/base/synth.h"
 
 #define THREADS 256
 
-// Bits pos .. pos + 31 of a lane's bits in a group, whose first tile is `tile` of the tensor: first
-// bits highest. A tile has `own` of them, from ring bit own * lane on.
+// Bits pos .. pos + 31 of a lane's bits in a group of k-steps, the first bit highest; `tile`: the
+// group's first tile in the tensor. In each tile the lane has `own` bits, from bit own * lane on.
 __device__ static uint32_t lane_word(const struct synth_args &a, int64_t tile, int lane, int pos)
 {
     int own = 4 * a.w.q.bits2, words = 4 * a.w.q.bits2, have = 0;
@@ -27,8 +28,7 @@ __device__ static uint32_t lane_word(const struct synth_args &a, int64_t tile, i
     return out;
 }
 
-// A thread 16 bytes: a chunk of a lane's bits in a group of k-steps (kernels/mat.h). Bound by
-// instructions.
+// A thread 16 bytes: a chunk of a lane's bits in a group of k-steps. Bound by instructions.
 __global__ static void synth_chunks(struct synth_args a, size_t in_strip, size_t n)
 {
     size_t at = (size_t)blockIdx.x * THREADS + threadIdx.x;

@@ -1,5 +1,5 @@
-// trace.cu owns what computes nothing: the clock, weights asked for ahead, and the search for numbers that
-// are none.
+// trace.cu owns ops that compute nothing: time stamps, prefetches of weights to L2, and the check
+// for values that are not finite.
 #include "kernels/cuda/device.cuh"
 
 #define THREADS 256
@@ -22,8 +22,10 @@ extern "C" void cuda_stamp(struct queue *q, const struct stamp_args *a)
     queue_note(q, "stamp");
 }
 
-// A thread asks for its lots when what lies in front has had its time; a multiprocessor asks for 240 GB/s at most (H200). One
-// block: eight small ones held up far longer what ran beside them, supposedly gangs, which need neighbours that are free.
+// Bulk prefetches to L2, paced: a thread requests a lot when the bytes in front of it have had
+// their time at a.rate (bytes a nanosecond). A multiprocessor can request 240 GB/s at most (H200).
+// One block only: eight small ones delayed the kernels beside them far more, probably clusters,
+// which need multiprocessors that are free together.
 __global__ static void prefetch_lots(const __grid_constant__ struct prefetch_args a)
 {
     uint64_t begin = device_ns(), front = 0;
@@ -51,7 +53,8 @@ extern "C" void cuda_prefetch(struct queue *q, const struct prefetch_args *a)
     queue_note(q, "prefetch");
 }
 
-// One block for all rows, so that the first bad row wins. Bound by the bytes of x; a diagnosis.
+// One block for all rows, so that the first bad row is reported. Bound by the bytes that one
+// multiprocessor reads; for diagnosis only.
 __global__ static void inspect_rows(struct inspect_args a, struct cuda_alarm alarm)
 {
     for (int r = 0; r < a.rows; r++) {

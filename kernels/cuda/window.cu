@@ -1,10 +1,11 @@
-// window.cu owns the ends of a window: segments to rows, tokens to streams, and what of it is kept.
+// window.cu owns both ends of a window: segments become rows (row_info [rows]), tokens become
+// residual streams, and what is kept goes to the slots. Bound by latency, embed by the bytes of y.
 #include "kernels/cuda/device.cuh"
 
 #define THREADS 256
-#define COLS (2 * THREADS) // of a block that embeds
+#define COLS (2 * THREADS) // columns of a block of embed_rows
 
-// A block a segment: its threads step through the rows.
+// A block a segment, a thread a row at a time.
 __global__ static void stage_segments(struct stage_args a)
 {
     dependency_wait();
@@ -27,8 +28,8 @@ extern "C" void cuda_stage(struct queue *q, const struct stage_args *a)
     queue_note(q, "stage");
 }
 
-// A block COLS columns of a row. Every block looks at all tokens, so that a bad one leaves all of y as it was; the
-// first block names the first bad row. Bound by the bytes of y.
+// A block COLS columns of a row. Every block checks all tokens, so that a bad one leaves all of y
+// untouched; block (0, 0) reports the first bad row. Bound by the bytes of y.
 __global__ static void embed_rows(struct table t, const struct row_info *info, float *y, int rows,
                                   int copies, struct cuda_alarm alarm)
 {
