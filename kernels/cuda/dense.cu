@@ -1,9 +1,10 @@
-// dense.cu owns the pieces every block is made of: norm, product, sum, gate.
+// dense.cu owns the small ops of every layer: RMS norm, sum, SwiGLU, and the product of f32 and f16
+// weights; products of other weights go to strips.cu. Bound by bytes, for few rows by latency.
 #include "kernels/cuda/dot.cuh"
 #include "kernels/cuda/strip.cuh"
 
 #define THREADS 256
-#define NORM_WARP_COLS 512 // rows up to this long belong to one warp
+#define NORM_WARP_COLS 512 // a row up to this long is one warp's
 #define NORM_COLS_MAX 16384
 
 // Values c .. c + 3 of a row, zeros behind its end.
@@ -21,8 +22,8 @@ __device__ static inline void four_load(const float *x, int c, int cols, bool fo
         v[j] = c + j < cols ? x[c + j] : 0;
 }
 
-// WARPS warps a row, a lane up to PIECES times four values; `four`: they can be read at once. Bound by bytes,
-// for a few rows by the time of its steps.
+// WARPS warps a row, a lane up to PIECES times four values; four: rows are aligned for 16-byte
+// accesses. Bound by bytes, for few rows by latency.
 template <int WARPS, int PIECES>
 __global__ static void norm_rows(const float *x, const float *w, float *y, int rows, int cols,
                                  float eps, enum round round, bool four)
@@ -35,7 +36,7 @@ __global__ static void norm_rows(const float *x, const float *w, float *y, int r
 
 #pragma unroll
     for (int i = 0; i < PIECES; i++)
-        four_load(w, (lane + i * LANES) * 4, cols, four, &by[4 * i]); // no kernel writes it
+        four_load(w, (lane + i * LANES) * 4, cols, four, &by[4 * i]); // no kernel writes w
     dependency_wait();
     if (row >= rows) // whole warps leave, and with WARPS > 1 a block has one row
         return;
@@ -93,8 +94,8 @@ struct product {
     enum round round;
 };
 
-// A block a (group, tile) and RB rows: see dot.cuh. A tile that two groups share is taken by both,
-// and each stores its own outputs. Bound by the bytes of the weights.
+// A block a (group, tile) and RB rows (dot.cuh). A tile that two groups share is multiplied for
+// both, and each stores its own outputs. Bound by the bytes of the weights.
 template <enum dtype D, int RB> __global__ static void product_tiles(struct product p)
 {
     __shared__ float part[DOT_WARPS * RB * MAT_TILE];

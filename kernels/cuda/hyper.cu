@@ -1,5 +1,7 @@
-// hyper.cu owns the residual streams: their mixes, and what goes in and out of a sublayer; site.cu has what the
-// released model asks for.
+// hyper.cu owns the ops of the hyper-connections one by one, for any number of streams up to
+// HC_MAX: mixes (pre, post, comb) of streams x [rows][hc][dim], collapse to a sublayer's input,
+// expand by its output, mean. site.cu fuses them for the released model's shapes. Bound by bytes,
+// mixes by those of fn.
 #include "kernels/cuda/dot.cuh"
 #include "kernels/cuda/site.cuh"
 
@@ -7,9 +9,9 @@
 #define MIX_MAX ((2 + HC_MAX) * HC_MAX)
 #define MIX_TILES ((MIX_MAX + MAT_TILE - 1) / MAT_TILE)
 
-// One warp, lane j * n + k holds comb[j][k]. Rows to one by softmax, then columns; the rest of the
-// iterations divide rows and columns in turn. eps is added to every softmax value and to every
-// divisor. Sums of a row or column run in index order.
+// One warp, lane j * n + k holds comb[j][k]. Rows are normalised by softmax, then columns by their
+// sums; each further iteration divides rows, then columns, by their sums. eps is added to every
+// softmax value and to every divisor. Sums of a row or column run in index order.
 __device__ static float sinkhorn(float c, int n, int iters, float eps)
 {
     int lane = (int)threadIdx.x % CUDA_WARP, j = lane / n, k = lane % n;
@@ -44,8 +46,8 @@ __device__ static float sinkhorn(float c, int n, int iters, float eps)
     return c;
 }
 
-// A block a row: its tiles of fn one after the other, then the row's norm, then one warp makes the
-// mixes. Bound by the bytes of fn that one multiprocessor can read.
+// A block a row: one tile of fn after another, then the row's norm, then one warp makes the mixes.
+// Bound by the bytes of fn that one multiprocessor can read.
 __global__ static void mix_rows(struct hc_mix_args a, struct mat fn)
 {
     dependency_wait();

@@ -1,4 +1,7 @@
-// markov.cu owns the drafter's chain over gathered candidates.
+// markov.cu owns the drafter's chain over gathered candidates [ranks][rows][k]: each is corrected
+// by the Markov term head[id] . embed[token before], then one is drawn, which is the token before
+// of the next row. Everything of a row is in shared memory. Bound by latency: rows follow each
+// other.
 #include "kernels/cuda/sample.cuh"
 
 #define WARPS 8
@@ -21,9 +24,9 @@ struct chain_room {
     int32_t before;
 };
 
-// Candidates of row r with the term of the token before: keys [room], and their values z [n]. A
-// warp a candidate. Leaves m->valid at the number of those that are finite and m->bad at 1 for a
-// NaN.
+// Add the Markov term to the candidates of row r: keys [room], and values z [n]. A warp a
+// candidate. Leaves the number of finite ones in m->valid, and 1 in m->bad if a candidate is not
+// finite.
 __device__ static void refine(const struct chain &x, int r, uint64_t *key, float *z,
                               struct chain_room *m)
 {
@@ -77,7 +80,8 @@ __device__ static float confidence(const struct chain &x, int r, struct chain_ro
     return block_sum<WARPS>(sum, m->part);
 }
 
-// The draft among the keys of a row, of which the first m->valid count once sorted.
+// Sort the keys of a row, of which m->valid are real, and choose the draft: greedy, or filtered and
+// drawn. Thread 0 has the result.
 __device__ static int32_t chain_pick(const struct chain &x, const struct sampler &s, uint64_t pos,
                                      uint64_t *key, struct chain_room *m)
 {
@@ -116,8 +120,8 @@ __device__ static int32_t chain_pick(const struct chain &x, const struct sampler
     return lot_best(best, m->lot).id; // thread 0's
 }
 
-// A block a slot's rows, one after the other: row i + 1 needs the draft of row i. From a row with a
-// NaN or without a candidate on, the rest of the block proposes nothing.
+// A block takes the rows of a slot one after the other: row i + 1 needs the draft of row i. From a
+// row with a value that is not finite, or without a candidate, on, the slot's rows propose nothing.
 __global__ static void markov_chains(struct chain x)
 {
     dependency_wait();

@@ -1,12 +1,14 @@
-// offer.cu owns what a rank says about its share of a row besides its best logits, and what becomes of
-// the offers of all ranks: choices where they are sure, and logprobs.
+// offer.cu owns what a rank offers for its share of a row besides its best logits (the winner of
+// the draw, the masses of chunks), and what all ranks make of the gathered offers: choices where
+// candidates decide them, and logprobs. Candidates are [ranks][rows][k], masses [ranks][rows][ldm],
+// rank stride apart. Draws and masses are bound by f64 arithmetic, the rest by latency.
 #include "kernels/cuda/sample.cuh"
 
 #define DRAW_THREADS 256
 #define DRAW_PARTS CUDA_WARP // blocks that share the draw of a row
 #define MASS_WARPS 8
 #define ROW_THREADS 256
-#define SURE 1e-9 // sums of shares that come closer to top-p are left to the whole row
+#define SURE 1e-9 // a sum of probabilities this close to top-p is left to the step with whole rows
 
 // ---- draw ---------------------------------------------------------------------------------------
 
@@ -17,7 +19,8 @@ __device__ static struct lot *draw_lots(const struct draw_args &a, int row)
     return (struct lot *)((char *)a.scratch + (size_t)row * DRAW_SCRATCH);
 }
 
-// Blocks in x share out the vocabulary, blocks in y are rows. Bound by doubles.
+// Draw for rows without a filter: blocks in x are DRAW_PARTS parts of the vocabulary's share, in y
+// rows. Bound by f64 arithmetic.
 __global__ static void draw_parts(struct draw_args a)
 {
     dependency_wait();
@@ -43,7 +46,7 @@ __global__ static void draw_parts(struct draw_args a)
         draw_lots(a, row)[blockIdx.x] = best;
 }
 
-// A warp a row.
+// The winner of a row's parts becomes its first candidate. A block of one warp a row.
 __global__ static void draw_end(struct draw_args a)
 {
     dependency_wait();
@@ -78,7 +81,7 @@ extern "C" void cuda_draw(struct queue *q, const struct draw_args *a)
 
 // ---- mass ---------------------------------------------------------------------------------------
 
-// A warp a chunk, blocks in y are rows. Bound by doubles.
+// A warp a chunk, blocks in y are rows. Bound by f64 arithmetic.
 __global__ static void mass_chunks_of(struct mass_args a)
 {
     dependency_wait();
@@ -120,13 +123,14 @@ extern "C" void cuda_mass(struct queue *q, const struct mass_args *a)
     queue_note(q, "mass");
 }
 
-// What a block knows of the masses of a row.
+// Shared memory of a block that adds up the masses of a row.
 struct weighing {
     double term[ROW_THREADS], whole;
     float peak[ROW_THREADS / CUDA_WARP], z[ROW_THREADS / CUDA_WARP];
 };
 
-// The largest logit of all chunks of a row, and the one that was asked for; the same in every thread.
+// *peak: the largest logit of all chunks of a row; *z: that of the token asked for. The same in
+// every thread.
 __device__ static void gathered_peak(const struct chunk_mass *mass, const int *width, int ranks,
                                      int row, int ldm, size_t stride, struct weighing *w,
                                      float *peak, float *z)
@@ -156,7 +160,8 @@ __device__ static void gathered_peak(const struct chunk_mass *mass, const int *w
     }
 }
 
-// Mass of the vocabulary relative to `most`: chunks add in order. The same in every thread.
+// Sum of exp over the vocabulary relative to logit `most`: chunks add in order. The same in every
+// thread.
 __device__ static double gathered_mass(const struct chunk_mass *mass, const int *width, int ranks,
                                        int row, int ldm, size_t stride, float most, double heat,
                                        struct weighing *w)
@@ -194,11 +199,11 @@ struct offer_room {
     struct weighing weighing;
     struct descent walk;
     struct lot lot[ROW_THREADS / CUDA_WARP];
-    unsigned long long bound; // up to it the keys miss nothing; KEY_NONE: nobody had more
+    unsigned long long bound; // keys up to this one are complete; KEY_NONE: all keys were offered
     int bad, n;
 };
 
-// All candidates of a row as sorted keys.
+// The candidates of all ranks for a row, as sorted keys.
 __device__ static void poll(const struct offers &o, int row, uint64_t *key, struct offer_room *m)
 {
     const struct choose_args &a = o.a;
@@ -226,8 +231,8 @@ __device__ static void poll(const struct offers &o, int row, uint64_t *key, stru
     key_sort(key, o.room);
 }
 
-// How many of the sorted keys are left to draw from, CHOICE_OPEN if that is not sure. The same in
-// every thread.
+// How many of the sorted keys the filters leave to draw from; CHOICE_OPEN if candidates cannot
+// decide it. The same in every thread.
 __device__ static int filter(const struct offers &o, int row, const struct sampler &s,
                              const uint64_t *key, double floor, struct offer_room *m)
 {
@@ -273,7 +278,8 @@ __device__ static int filter(const struct offers &o, int row, const struct sampl
     return n;
 }
 
-// Without a filter the ranks' first candidates are the winners of their draws.
+// The choice of a row without a filter, where each rank's first candidate is the winner of its
+// draw.
 __device__ static int32_t choose_plain(const struct choose_args &a, int row,
                                        const struct sampler &s)
 {
@@ -292,7 +298,8 @@ __device__ static int32_t choose_plain(const struct choose_args &a, int row,
     return best.id;
 }
 
-// A block a row; keys lie in the row's scratch.
+// The choice of a row from candidates. A block a row; keys lie in the row's scratch. Bound by
+// latency.
 __global__ static void choose_rows(struct offers o)
 {
     dependency_wait();
@@ -337,7 +344,7 @@ __global__ static void choose_rows(struct offers o)
         a.choice[row] = best.id;
 }
 
-// The first row that has no choice is reported.
+// Report the first row that has no choice. One thread.
 __global__ static void choose_check(struct choose_args a, struct cuda_alarm alarm)
 {
     dependency_wait();
@@ -363,7 +370,7 @@ void choose_offered(struct queue *q, const struct choose_args *a, int vocab)
 
 // ---- logprob ------------------------------------------------------------------------------------
 
-// The next of the n best tokens of all ranks, one after the other; one thread.
+// Merge the ranks' sorted candidates into the n best; returns how many there are. One thread.
 __device__ static int merge(const struct logprob_args &a, int row, int n, struct candidate *out)
 {
     int at[RANKS_MAX] = { 0 }, taken = 0;
@@ -390,7 +397,7 @@ __device__ static int merge(const struct logprob_args &a, int row, int n, struct
     return taken;
 }
 
-// A block a row.
+// The logprobs of a row, from gathered masses and candidates. A block a row. Bound by latency.
 __global__ static void logprob_rows(struct logprob_args a)
 {
     dependency_wait();

@@ -1,14 +1,19 @@
-// pick.cu owns choices: candidates of a row, the sampler's filters, the keyed draw.
+// pick.cu owns choices: the k best candidates of a row (op best), and the choice from whole rows
+// (op choose; offer.cu has the choice from candidates): the sampler's filters and the keyed draw.
 //
-// Filters are prefixes of one order, larger logit first, then lower id; a prefix is kept as the key
-// of its last member, so that nothing is sorted but what a sum has to run through in order.
+// Filters are prefixes of one order, larger logit first, then lower id (keys of order.cuh). A
+// prefix is represented by the key of its last member, found by radix select, so only what top-p
+// has to add up in order is sorted.
+//   best     two-pass top-k: blocks select the k best of their parts, the row's last block those of all
+//   choose   choose_cut finds the prefix, choose_draw draws in parts, choose_end takes the winner
+// Bound by the passes over the row, choose_draw by f64 arithmetic.
 #include "kernels/cuda/sample.cuh"
 
 #define BEST_THREADS 512
-#define BEST_PART 2048 // logits of a block
+#define BEST_PART 2048 // logits of a part, a block each
 #define CUT_THREADS 1024
 #define DRAW_THREADS 256
-#define DRAW_PARTS 32 // blocks that share the draw of a row
+#define DRAW_PARTS 32 // blocks that divide the draw of a row
 
 // ---- candidates ---------------------------------------------------------------------------------
 
@@ -34,8 +39,8 @@ __device__ static uint64_t logit_key(float z, int id)
     return z > -INFINITY ? order_key(order_word(z), (uint32_t)id) : KEY_NONE;
 }
 
-// What a launch of `best` works on: each part of a row leaves its `kept` best keys, and whether it has
-// a number that is wrong.
+// What a launch of `best` works on: each part of a row leaves its `kept` best keys, and whether it
+// has a NaN or +infinity.
 struct ranking {
     struct best_args a;
     int parts, kept;
@@ -50,7 +55,7 @@ struct ranking_room {
 };
 static_assert(BEST_PART >= TOPK_MAX, "candidates are sorted where a part was");
 
-// The row's candidates from what its parts have left.
+// Second pass: the row's candidates, from the keys that its parts have left.
 __device__ static void rank_parts(const struct ranking &x, int row, struct ranking_room &m)
 {
     const struct best_args &a = x.a;
@@ -72,7 +77,7 @@ __device__ static void rank_parts(const struct ranking &x, int row, struct ranki
         m.taken = 0;
     __syncthreads();
     atomicAdd(&m.taken, finite);
-    best = block_least(best, m.part); // and a barrier for taken
+    best = block_least(best, m.part); // its barriers also cover m.taken
     finite = m.taken;
     n = bad ? 0 : finite < a.k ? finite : a.k;
     __syncthreads();
@@ -106,7 +111,7 @@ __device__ static void rank_parts(const struct ranking &x, int row, struct ranki
     }
 }
 
-// The `kept` best of the part's keys, in any order, KEY_NONE behind them.
+// First pass: the `kept` best of the part's keys, in any order, KEY_NONE behind them.
 __device__ static void keep_part(int kept, uint64_t *left, struct ranking_room &m)
 {
     uint64_t cut = KEY_NONE - 1;
@@ -134,7 +139,8 @@ __device__ static void keep_part(int kept, uint64_t *left, struct ranking_room &
         left[i] = KEY_NONE;
 }
 
-// Blocks in x are parts of a row, in y rows. The block of a row that comes last ranks what is left.
+// Blocks in x are parts of a row, in y rows. The last block of a row to finish runs the second
+// pass.
 __global__ static void __launch_bounds__(BEST_THREADS)
     best_parts(const __grid_constant__ ranking x, int row0, uint32_t *tickets)
 {
@@ -198,12 +204,12 @@ extern "C" void cuda_best(struct queue *q, const struct best_args *a)
 
 // ---- choose -------------------------------------------------------------------------------------
 
-// A row between the launches, at the start of its scratch: then DRAW_PARTS lots, then a double a
-// mass chunk.
+// The state of a row between the launches. The row's scratch is a ballot, then DRAW_PARTS lots,
+// then a double for each mass chunk.
 struct ballot {
-    uint64_t cut;  // who is in the draw
-    double floor;  // of x, by min-p
-    int32_t drawn; // a draw follows; else the choice is made
+    uint64_t cut;  // keys up to this one are in the draw
+    double floor;  // and x = logit / temperature from here on (min-p)
+    int32_t drawn; // whether a draw follows; else the choice is made
     int32_t pad;
 };
 
@@ -223,7 +229,7 @@ __device__ static struct lot *ballot_lots(const struct ballots &b, int row)
     return (struct lot *)(ballot_scratch(b, row) + sizeof(struct ballot));
 }
 
-// Logit of a token of the vocabulary in what the ranks gathered.
+// The logit of a token in the gathered rows, full [ranks][rows][ldf].
 __device__ static float logit_of(const struct choose_args &a, int row, int id)
 {
     int rank = 0;
@@ -233,8 +239,8 @@ __device__ static float logit_of(const struct choose_args &a, int row, int id)
     return a.full[((size_t)rank * (size_t)a.rows + (size_t)row) * (size_t)a.ldf + (size_t)id];
 }
 
-// Mass of the vocabulary relative to its largest logit: chunks add in order. A warp a chunk; thread 0
-// has the result.
+// Sum of exp over the vocabulary relative to its largest logit: a warp a chunk, chunks add in
+// order. Thread 0 has the result.
 __device__ static double vocabulary_mass(const struct ballots &b, int row, float most, double heat,
                                          double *share_of)
 {
@@ -256,7 +262,7 @@ __device__ static double vocabulary_mass(const struct ballots &b, int row, float
     return whole;
 }
 
-// What the blocks of choose_cut share.
+// Shared memory of a block of choose_cut.
 struct cut_room {
     struct order_count count;
     uint64_t key[CUT_THREADS];
@@ -266,8 +272,9 @@ struct cut_room {
     int taken;
 };
 
-// The next keys of the order behind `last`, at most CUT_THREADS of them and n in all, sorted, into
-// m->key; `before` were taken already. Returns how many; *last becomes their bound.
+// Select and sort into m->key the keys that follow *last in the order, at most CUT_THREADS at a
+// time and n in all, `before` of which were taken already. Returns how many; *last becomes their
+// bound.
 __device__ static int next_keys(const struct ballots &b, int row, int n, int before, uint64_t *last,
                                 struct cut_room *m)
 {
@@ -291,7 +298,8 @@ __device__ static int next_keys(const struct ballots &b, int row, int n, int bef
     return want;
 }
 
-// The key of the last of the n first that top-p leaves: those up to the one that reaches it.
+// The key of the last token that top-p keeps of the first n: the one at which the sum reaches
+// top_p.
 __device__ static uint64_t nucleus_cut(const struct ballots &b, int row, const struct sampler &s,
                                        int n, float peak, double heat, struct cut_room *m)
 {
@@ -332,7 +340,7 @@ __device__ static uint64_t nucleus_cut(const struct ballots &b, int row, const s
     return last;
 }
 
-// A block a row: a greedy row's choice, or who is in the draw of a sampled one.
+// A block a row: the choice of a greedy row, or the prefix and floor of the draw of a sampled one.
 __global__ static void choose_cut(struct ballots b)
 {
     dependency_wait();
@@ -392,7 +400,7 @@ __global__ static void choose_cut(struct ballots b)
     }
 }
 
-// Blocks in x share out the vocabulary, blocks in y are rows.
+// Blocks in x are DRAW_PARTS parts of the vocabulary, in y rows. Bound by f64 arithmetic.
 __global__ static void choose_draw(struct ballots b)
 {
     dependency_wait();
@@ -423,7 +431,8 @@ __global__ static void choose_draw(struct ballots b)
         ballot_lots(b, row)[blockIdx.x] = best;
 }
 
-// One warp: the rows of a lot. The first row that has no choice is reported.
+// One warp takes the winners of all rows of the launch. The first row that has no choice is
+// reported.
 __global__ static void choose_end(struct ballots b, int rows, struct cuda_alarm alarm)
 {
     dependency_wait();

@@ -1,14 +1,17 @@
-// route.cu owns the router: logits of all experts and the choice of the best.
+// route.cu owns the router: logits of all experts and the choice of the k best of each row.
+// routes.cu has many rows.
 //
-// One launch of few rows: a gang of blocks (a cluster) has a tile of experts, a block of it a share of the inputs with the
-// tile's weights in registers. A row's sums are sent to one block of each gang, which adds them up in order and lists the
-// tile's best; whoever comes last with a list of a row chooses among their heads. Shares depend on the number of
-// inputs alone. routes.cu has many rows.
+// Up to FEW rows take one launch, grid (shares, tiles). A cluster has a tile of 16 experts, each of
+// its blocks a share of the inputs (split-K) with the tile's weights in registers, loaded before
+// dependency_settle. Of row r, block r % shares of every cluster gets the partial sums through
+// distributed shared memory, adds them in order and writes the tile's experts to global memory as a
+// list in descending order. The block that counts the row's last list merges them: k times the best
+// of the lists' heads. Shares depend on the number of inputs alone. Bound by latency.
 #include "kernels/cuda/route.cuh"
 
 #define ROWS 4 // of a step
 
-// A warp a row.
+// The choice alone, from logits. A block of one warp a row. Bound by latency.
 template <int OWN> __global__ static void route_rows(struct route_args a)
 {
     dependency_wait();
@@ -33,18 +36,18 @@ template <int OWN> __global__ static void route_rows(struct route_args a)
         a, row, word, [&](int i) { return score[i]; }, sorted);
 }
 
-// An expert that its tile's list has: what it is chosen by, its score and its number.
+// An entry of a tile's list: order word (bid_of), score and id of an expert.
 struct alignas(16) bid {
     uint32_t word, score;
     int32_t id, unused;
 };
 static_assert(sizeof(struct bid) == sizeof(uint4), "a copy each");
 
-// Bids that the warps of a block have which choose at once.
+// Entries that a block can hold for the rows that its warps choose at the same time.
 #define ROOM (2 * ROWS * SHARE * (int)sizeof(float) / (int)sizeof(struct bid))
 
-// What a row has chosen, in the order in which it was found, and its scores by id; behind the last one no id is smaller and
-// scores add nothing.
+// The choice of a row: ids and scores in the order in which they were found, and scores sorted by
+// id. Unused ids are INT32_MAX and unused sorted scores 0, so that loops may run over them.
 struct choice {
     alignas(16) int32_t id[CHOICES_MAX];
     float score[CHOICES_MAX];
@@ -54,16 +57,16 @@ struct choice {
 struct route_room {
     union {
         alignas(16) float x[2][ROWS][SHARE];
-        struct bid list[ROOM]; // when no row is needed any more
+        struct bid list[ROOM]; // once the rows are not needed any more
     };
     alignas(16) float warp[WARPS][ROWS][MAT_TILE];
     alignas(16) float got[FEW + SHARES_MAX]
-                         [MAT_TILE]; // sums of all shares, of the rows that the block adds up
-    uint64_t come[FEW];              // counts those of a row
+                         [MAT_TILE]; // [row of the block][share] sums that other blocks send
+    uint64_t come[FEW];              // a barrier for each of these rows
     struct choice choice[WARPS];
 };
 
-// The block's inputs of `rows` rows from r0 on, zeros behind the last one, on their way.
+// Request the block's share of `rows` rows from r0 on, zeros behind the last input.
 __device__ static inline void rows_fetch(const struct route_args &a, int r0, int rows, int k0,
                                          int cols, float (*to)[SHARE])
 {
@@ -79,7 +82,7 @@ __device__ static inline void rows_fetch(const struct route_args &a, int r0, int
     copy_commit();
 }
 
-// An input of a row by its four experts.
+// Add an input times its weights for the lane's four experts.
 __device__ static inline void row_add(const float4 &w, float v, float *sum)
 {
     sum[0] = fmaf(w.x, v, sum[0]);
@@ -88,8 +91,10 @@ __device__ static inline void row_add(const float4 &w, float v, float *sum)
     sum[3] = fmaf(w.w, v, sum[3]);
 }
 
-// Sums over the eight lanes of the same experts, of two rows, in the order in which lanes that keep all of them add up: with
-// each step they halve what they have. A lane gets the one of row lane / 4 % 2 whose number is lane / 8 % 2 * 2 + lane / 16.
+// Reduce two rows' sums over the eight lanes that have the same experts, as a transposing
+// butterfly: each step halves the values that a lane keeps. The order of additions is that of a
+// plain butterfly. A lane ends with row lane / 4 % 2 and expert lane / 8 % 2 * 2 + lane / 16 of its
+// four.
 __device__ static inline float lanes_fold(float (&s)[8])
 {
 #pragma unroll
@@ -106,8 +111,9 @@ __device__ static inline float lanes_fold(float (&s)[8])
     return s[0];
 }
 
-// A warp: a row's sums of a tile, and its list of the best, ties by ascending id; place c of tile t is list[c * tiles + t]. Two
-// lanes have an expert, each holds it against half of the others.
+// A warp: add a row's shares for a tile, store the logits, and write the tile's list, ties by
+// ascending id; entry c of tile t is list[c * tiles + t]. An expert's rank is the number of larger
+// ones: two lanes have each expert and compare it with half of the others each.
 __device__ static inline void tile_end(const struct route_args &a, const float (*got)[MAT_TILE],
                                        int shares, size_t r, int e, float bias, struct bid *list)
 {
@@ -135,7 +141,8 @@ __device__ static inline void tile_end(const struct route_args &a, const float (
     a.logit[r * (size_t)a.experts + (size_t)e] = sum;
 }
 
-// A warp: the best of a row's lists, `each` long, of tiles PER * lane on, which the lane brought.
+// A warp: merge a row's lists, `each` entries long; a lane has PER lists, those of tiles from PER *
+// lane on, and keeps the first two entries of each in registers.
 template <int PER>
 __device__ static inline void lists_choose(const struct route_args &a, int tiles, int each,
                                            const struct bid *list, struct choice *choice)
@@ -167,7 +174,7 @@ __device__ static inline void lists_choose(const struct route_args &a, int tiles
             most = head[i].word > most ? head[i].word : most;
         all = __reduce_max_sync(FULL_MASK, most);
         who = __ballot_sync(FULL_MASK, most == all);
-        mine = most == all && (who & ((1u << lane) - 1)) == 0; // of equal ones the first
+        mine = most == all && (who & ((1u << lane) - 1)) == 0; // ties go to the lowest lane
 #pragma unroll
         for (int i = 0; i < PER; i++)
             if (mine && head[i].word == all) {
@@ -180,7 +187,7 @@ __device__ static inline void lists_choose(const struct route_args &a, int tiles
     __syncwarp();
 }
 
-// The choice of a row, by the warp that counts its last list.
+// Count a list of the row; the warp that counts the last one makes the row's choice.
 template <int PER>
 __device__ static void row_end(const struct route_args &a, size_t r, const struct bid *from,
                                uint32_t *ticket, struct bid *list, struct choice *choice)
@@ -197,7 +204,7 @@ __device__ static void row_end(const struct route_args &a, size_t r, const struc
     }
     if (!__shfl_sync(FULL_MASK, last, 0))
         return;
-    __syncwarp(); // all lanes see what the first one does
+    __syncwarp(); // passes on what lane 0 acquired
 #pragma unroll
     for (int i = 0; i < PER; i++)
 #pragma unroll 4
@@ -232,8 +239,9 @@ __device__ static void row_end(const struct route_args &a, size_t r, const struc
     __syncwarp();
 }
 
-// Blocks in x are the shares of a gang, in y tiles. A warp every eighth lot of 8 inputs of the block's share; four lanes
-// have an input's 16 experts. Weights are on their way before the rows are there. Bound by the time of its steps.
+// Blocks in x are the shares of a cluster, in y tiles. Threads have weights as gate_load says,
+// requested before dependency_settle; rows come ROWS at a time by cp.async, double-buffered. Bound
+// by latency.
 template <enum dtype D, int PER>
 __global__ static void __launch_bounds__(THREADS, 3)
     route_gang(const __grid_constant__ route_args a, const __grid_constant__ mat gate,
@@ -244,7 +252,7 @@ __global__ static void __launch_bounds__(THREADS, 3)
     int share = (int)blockIdx.x, tile = (int)blockIdx.y, k0 = share * SHARE, cols = gate.cols;
     int shares = (int)gridDim.x, tiles = (int)gridDim.y, e = tile * MAT_TILE + lane % MAT_TILE;
     int each = a.k < MAT_TILE ? a.k : MAT_TILE;
-    int to = t / (MAT_TILE / 4), of = 0; // block that a sum goes to, and which of its rows it is
+    int to = t / (MAT_TILE / 4), of = 0; // block that gets the sums, and which of its rows it is
     struct stored_four<D> stored[STEPS];
     float4 w[STEPS];
     float bias = 0;
@@ -264,7 +272,7 @@ __global__ static void __launch_bounds__(THREADS, 3)
         barrier_publish();
     }
     __syncwarp();
-    gang_begin(); // memory of a block that has not begun is nobody's
+    gang_begin(); // a block's shared memory may be written only once the block has started
     dependency_settle();
     rows_fetch(a, 0, min(ROWS, a.rows), k0, cols, m.x[0]);
 #pragma unroll
@@ -306,7 +314,7 @@ __global__ static void __launch_bounds__(THREADS, 3)
                 *(float4 *)&m.warp[warp][r][lane * 4] = make_float4(s[0], s[1], s[2], s[3]);
         }
         if (r0 + ROWS >= a.rows)
-            dependency_next(); // experts take all places that they find: until now others may need them
+            dependency_next(); // not earlier: the experts' blocks would take others' places
         __syncthreads();
         if (r0 == 0)
             gang_wait();
@@ -327,7 +335,7 @@ __global__ static void __launch_bounds__(THREADS, 3)
                 of++;
             if (shares > 1)
                 peer_send(&m.got[of * shares + share][at], sum, &m.come[of], to);
-            else // a launch without gangs
+            else // a launch without clusters
                 *(float4 *)&m.got[of][at] = sum;
             to += ROWS;
         }
@@ -360,7 +368,7 @@ static void choice_launch(struct queue *q, const struct route_args *a)
            a->rows, CUDA_WARP, 0, *a);
 }
 
-// Whether a gang takes the gate; false: none does.
+// Queue the router for gates that fit the clusters' scheme; false: this one does not.
 static bool route_by_gang(struct queue *q, const struct route_args *a)
 {
     const struct mat *g = a->gate;

@@ -1,4 +1,7 @@
-// route - what the files of the router share: how sums are cut, and the choice.
+// route - what the two routers, route.cu (few rows) and routes.cu (many), share: how the sums of a
+// logit are cut, and the choice of the k best experts. The inputs of a row are cut into shares of
+// SHARE, a share into lots of 8 inputs dealt to WARPS warps; a lane's sums, then lanes, warps and
+// shares add up in a fixed order, so both routers give the same bits.
 #ifndef TANDEM_KERNELS_CUDA_ROUTE_CUH
 #define TANDEM_KERNELS_CUDA_ROUTE_CUH
 
@@ -7,15 +10,16 @@
 
 #define WARPS 8
 #define THREADS (WARPS * CUDA_WARP)
-#define STEPS 10                  // loads of a lane
+#define STEPS 10                  // inputs of a lane in a share, a load each
 #define SHARE (WARPS * STEPS * 8) // inputs of a block
 #define SHARES_MAX 8
-#define FEW 16     // rows of a launch by gangs, at most; above, ranges are faster
-#define OWN_FEW 12 // experts of a lane, and where there are more
+#define FEW 16     // rows up to which route.cu's clusters are used; above, routes.cu is faster
+#define OWN_FEW 12 // experts of a lane: up to 384 experts, and with more
 #define OWN_MANY (EXPERTS_MAX / CUDA_WARP)
 
-// A thread's weights of a tile and the share from input k0 on: every eighth lot of 8 inputs is its warp's, four lanes have
-// an input's experts. Zeros behind the last input.
+// A thread's weights in a tile of 16 experts and the share from input k0 on. A warp has every
+// eighth lot of 8 inputs; of a lot, lane l has input l / 4 and the four experts from 4 (l % 4) on.
+// Zeros behind the last input.
 template <enum dtype D>
 __device__ static inline void gate_load(const struct mat &gate, int tile, int k0,
                                         struct stored_four<D> (&w)[STEPS])
@@ -38,7 +42,8 @@ __device__ static float router_score(float v)
     return sqrtf(v > 20 ? v : log1pf(expf(v)));
 }
 
-// What a row is chosen by: an expert's place, 0 if it has none, and its score without bias.
+// An expert's order word for the choice, from its score with bias, plus 1 so that 0 means none; and
+// the bits of its score without bias.
 __device__ static inline uint2 bid_of(const struct route_args &a, float bias, float logit)
 {
     float s = router_score(logit * a.temp);
@@ -46,7 +51,9 @@ __device__ static inline uint2 bid_of(const struct route_args &a, float bias, fl
     return make_uint2(order_word(s + bias) + 1, f32_bits(s));
 }
 
-// Experts behind those whose scores hold `enough` get the id -1 and the score 0. The sum of the others. A warp.
+// top_p: drop (id -1, score 0) every expert that follows, in descending order of score, after the
+// scores of those before it have reached `enough`. Returns the sum of the scores that are left. A
+// warp.
 __device__ static inline float leave_out(const struct route_args &a, size_t row, float *sorted,
                                          float enough)
 {
@@ -76,8 +83,8 @@ __device__ static inline float leave_out(const struct route_args &a, size_t row,
     return sum;
 }
 
-// A warp: the k largest, listed by ascending id, ties to the lower id. A lane has every 32nd expert's word;
-// score(i) is its i-th one's.
+// The choice of a row: the k largest words, ties to the lower id, written by ascending id. Lane l
+// has the words of experts l, l + 32, ...; score(i) is the score of its i-th. A warp.
 template <int OWN, typename S>
 __device__ static void route_row(const struct route_args &a, size_t row, uint32_t (&word)[OWN],
                                  S score, float *sorted)
@@ -129,7 +136,8 @@ __device__ static void route_row(const struct route_args &a, size_t row, uint32_
     __syncwarp();
 }
 
-// route_by_shares - routes.cu: logits and choices of rows that a gang could have, with its bits.
+// route_by_shares - routes.cu: logits and choices of any number of rows, where route_by_gang could
+// take the gate, with its bits.
 void route_by_shares(struct queue *q, const struct route_args *a);
 
 #endif

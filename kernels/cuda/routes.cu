@@ -1,19 +1,22 @@
-// routes.cu owns the router of many rows, with the bits that route.cu gives few.
+// routes.cu owns the router of many rows, with the bits that route.cu gives.
 //
-// Two launches. In the first a block has PAIR tiles of experts and a share of the inputs, keeps their weights in registers
-// and takes row after row of its range; copies bring the next ones meanwhile. In the second a warp adds a row's shares up
-// and chooses.
+// Two passes. In the first a block has PAIR tiles of 16 experts, a share of the inputs (split-K)
+// and a range of rows; it keeps the weights in registers and takes ROWS rows at a time, which
+// cp.async brings through STAGES stages. Partial sums go to scratch, [rows][shares][tiles * 16]. In
+// the second a warp adds a row's shares in order and chooses. The first is bound by additions, the
+// second by latency.
 #include "kernels/cuda/route.cuh"
 
 #define PAIR 2    // tiles of a block
-#define ROWS 4    // of a step
-#define STAGES 3  // of them in shared memory
-#define RANGE 128 // rows of a block, where these give it neighbours enough
-#define PLACES 2  // blocks of a multiprocessor
+#define ROWS 4    // rows of a step
+#define STAGES 3  // steps in shared memory
+#define RANGE 128 // rows of a block, where that makes enough blocks to fill the device
+#define PLACES 2  // resident blocks on a multiprocessor
 #define EXPERTS (PAIR * MAT_TILE)
 #define ENDS_WARPS 4
 
-// Value l / 4 of lanes l % 4, l % 4 + 4, ..., added up as a butterfly adds them, its three bits in reverse.
+// Reduce eight values over the lanes l % 4, l % 4 + 4, ... by a transposing butterfly: lane l gets
+// the value whose number is l / 4 with its three bits reversed.
 template <int HALF = 4> __device__ static inline float fold_eight(float (&v)[8])
 {
     constexpr int STEP = 16 / HALF;
@@ -30,7 +33,8 @@ template <int HALF = 4> __device__ static inline float fold_eight(float (&v)[8])
     return v[0];
 }
 
-// A warp every eighth lot of 8 inputs of the share; four lanes have an input's experts. Bound by additions.
+// Grid (tile pairs * shares, ranges of rows); threads have weights as gate_load says. Bound by
+// additions.
 template <enum dtype D>
 __global__ static void __launch_bounds__(THREADS, PLACES)
     route_ranges(struct route_args a, struct mat gate, int shares, int range, float *part)
@@ -50,14 +54,14 @@ __global__ static void __launch_bounds__(THREADS, PLACES)
         for (int i = t; r0 < end && i < ROWS * SHARE / 4; i += THREADS) {
             int row = i / (SHARE / 4), at = i % (SHARE / 4) * 4, k = k0 + at;
 
-            row = r0 + row < end ? row : 0; // behind the last nobody looks at the sums
+            row = r0 + row < end ? row : 0; // sums of rows behind the last are not used
             copy_async_some(shared_at(&x[stage][i / (SHARE / 4)][at]),
                             a.x + (size_t)(r0 + row) * (size_t)cols + (size_t)(k < cols ? k : 0),
                             k < cols ? 16 : 0);
         }
         copy_commit();
     };
-    auto add_up = [&](int r0, int of) { // half of the block, the others' turn is the next one
+    auto add_up = [&](int r0, int of) { // halves of the block take turns: `of` is the one due
         int i = t % (THREADS / 2), row = r0 + i / EXPERTS, n = i % EXPERTS;
         float sum;
 
@@ -114,7 +118,7 @@ __global__ static void __launch_bounds__(THREADS, PLACES)
     add_up(r - ROWS, turn ^ 1);
 }
 
-// A warp a row.
+// A warp a row. Bound by latency.
 template <int OWN>
 __global__ static void __launch_bounds__(ENDS_WARPS *CUDA_WARP)
     route_ends(struct route_args a, int shares, int width, const float *part)
@@ -154,7 +158,7 @@ __global__ static void __launch_bounds__(ENDS_WARPS *CUDA_WARP)
         a, row, word, [&](int i) { return sum[i]; }, sorted[warp]);
 }
 
-// Rows that the scratch has room for the sums of.
+// Queue as many rows as scratch has room for.
 static void rows_launch(struct queue *q, const struct route_args *a, int shares, int tiles)
 {
     int width = tiles * MAT_TILE, blocks = (tiles + PAIR - 1) / PAIR * shares;
@@ -179,7 +183,7 @@ void route_by_shares(struct queue *q, const struct route_args *a)
     size_t row = (size_t)(shares * tiles * MAT_TILE) * sizeof(float);
     int most = (int)(cuda_lane(q)->scratch_bytes / row), rows;
 
-    assert(most > 0); // a lane of ops beside has room for the widest 512 rows
+    assert(most > 0); // even the scratch of a side lane holds 512 of the widest rows
     for (int r = 0; r < a->rows; r += rows) {
         struct route_args part = *a;
 

@@ -1,6 +1,6 @@
-// sample - the sampler's filters and the keyed draw over keys in ascending order; the bits are
-// those of kernels/ref/sample.c. Everything behind a logit is double, with the exp and log of
-// src/base/rng.h.
+// sample - the sampler's filters (top-p, min-p) and the keyed Gumbel-max draw, over keys of
+// order.cuh in ascending order; the bits are those of kernels/ref/sample.c. Everything computed
+// from a logit is double, with the exp and log of src/base/rng.h. heat: the temperature.
 #ifndef TANDEM_KERNELS_CUDA_SAMPLE_CUH
 #define TANDEM_KERNELS_CUDA_SAMPLE_CUH
 
@@ -12,10 +12,10 @@ __device__ static inline double scaled(uint64_t key, double heat)
     return (double)order_value(key_word(key)) / heat;
 }
 
-// A walk down the sorted keys; in shared memory, moved by thread 0.
+// A walk along the sorted keys, largest logit first; in shared memory, advanced by thread 0.
 struct descent {
     double sum;
-    double near; // how close a sum came to top_p
+    double near; // the least distance of a partial sum from top_p
     int left;    // keys taken
     int done;    // top_p has been reached
 };
@@ -28,7 +28,7 @@ __device__ static inline void descent_begin(struct descent *d)
 }
 
 // descent_mass - add e^(x - most) of the next n sorted keys to d->sum, in order. term is shared,
-// [blockDim].
+// [blockDim]. All threads of the block call it.
 __device__ static inline void descent_mass(struct descent *d, const uint64_t *key, int n,
                                            double most, double heat, double *term)
 {
@@ -44,8 +44,8 @@ __device__ static inline void descent_mass(struct descent *d, const uint64_t *ke
     }
 }
 
-// descent_reach - take sorted keys until their shares of `whole` reach top_p; d->done says that
-// they have.
+// descent_reach - take sorted keys until their probabilities, e^(x - most) / whole, add up to
+// top_p; then d->done is set. All threads of the block call it.
 __device__ static inline void descent_reach(struct descent *d, const uint64_t *key, int n,
                                             double most, double heat, double whole, double top_p,
                                             double *term)
@@ -67,8 +67,9 @@ __device__ static inline void descent_reach(struct descent *d, const uint64_t *k
     }
 }
 
-// chunk_weigh - of n <= MASS_CHUNK logits load(0) .. load(n - 1), by a warp; lane 0 has the result.
-// Lane l of 64 sums ids l, l + 64, ... in order, then the lanes are halved: two a thread.
+// chunk_weigh - the largest of n <= MASS_CHUNK logits load(0) .. load(n - 1) and their sum of exp
+// relative to it, by a warp; lane 0 has the result. There are 64 chains, two a lane: chain l adds
+// ids l, l + 64, ... in order, then chains are halved as a tree.
 template <typename L>
 __device__ static inline struct chunk_mass chunk_weigh(int n, double heat, L load)
 {
@@ -95,13 +96,13 @@ __device__ static inline struct chunk_mass chunk_weigh(int n, double heat, L loa
     return c;
 }
 
-// chunk_share - what a chunk adds to the mass relative to logit `most`.
+// chunk_share - a chunk's sum of exp, rescaled to logit `most`.
 __device__ static inline double chunk_share(const struct chunk_mass &c, float most, double heat)
 {
     return c.peak == -INFINITY ? 0 : c.sum * det_exp((double)c.peak / heat - (double)most / heat);
 }
 
-// What competes in a draw: the largest x + g, ties to the lower id.
+// A candidate of a Gumbel-max draw, v = x + g: the largest wins, ties go to the lower id.
 struct lot {
     double v;
     int32_t id; // -1: none
@@ -119,8 +120,8 @@ __device__ static inline struct lot lot_of(const struct sampler &s, double x, ui
     return l;
 }
 
-// lot_best - of a lot a thread; the result is thread 0's. part is shared, [blockDim / 32]. All
-// threads call it.
+// lot_best - the winner of one lot of each thread; thread 0 has the result. part is shared,
+// [blockDim / 32]. All threads of the block call it.
 __device__ static inline struct lot lot_best(struct lot l, struct lot *part)
 {
     int lane = (int)threadIdx.x % CUDA_WARP, warps = (int)blockDim.x / CUDA_WARP;
@@ -148,7 +149,8 @@ __device__ static inline const T *offer_part(const T *of, int rank, size_t strid
     return (const T *)((const char *)of + (size_t)rank * stride);
 }
 
-// offered_best - the best of the ranks' first candidates; k and stride are set. -1: none, or a NaN.
+// offered_best - the id of the best of the ranks' first candidates, -1: none, or a NaN. a.k and
+// a.stride are set.
 __device__ static inline int32_t offered_best(const struct choose_args &a, int row)
 {
     struct candidate top = { 0, -1 };
@@ -164,7 +166,7 @@ __device__ static inline int32_t offered_best(const struct choose_args &a, int r
     return top.id;
 }
 
-// choose_offered - cuda_choose without whole rows; in offer.cu.
+// choose_offered - cuda_choose from the ranks' candidates instead of whole rows; offer.cu.
 void choose_offered(struct queue *q, const struct choose_args *a, int vocab);
 
 #endif

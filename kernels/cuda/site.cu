@@ -1,40 +1,42 @@
-// site.cu owns what lies between two sublayers, in one launch: the streams take in what the sublayer
-// gave, their mixes, the next sublayer's input and its norm; and the mixes alone. sites.cu has many rows, hyper.cu the
-// steps one by one, for shapes that this is not made for.
+// site.cu owns a site (site.cuh) in one launch: the streams x [rows][4][dim] take in the sublayer's
+// output y [rows][dim], their mixes for the next site, the next sublayer's input h and its RMS norm
+// n [rows][dim]; and the mixes alone. sites.cu has many rows, hyper.cu the steps one by one, for
+// shapes that this does not support.
 //
-// A gang of blocks (a cluster) has a row, a thread a column of all its streams, so that nothing of a row but
-// its sums goes from thread to thread: each block sends its share of the norm's to all blocks, which scale their own
-// columns, and its share of the mixes' to one. Shares depend on the shape alone: a gang of 16 has one a block and a gang of
-// 8 two, of the same columns, added in the same order, so that both kinds give the same bits.
+// A cluster of 8 or 16 blocks has a row, a thread a column of all four streams, so only sums cross
+// threads: through distributed shared memory each block sends its shares of the norm's sum to all
+// blocks, which scale their own columns, and its shares of the mixes' sums to one, which makes the
+// mixes. Shares depend on the shape alone: with 16 blocks each has one, with 8 two, of the same
+// columns and added in the same order, so the bits are the same. Bound by latency.
 #include "kernels/cuda/site.cuh"
 
-#define NARROW 8    // blocks of a gang
-#define WIDE 16     // at few rows, where a device has such gangs; of those there are fewer at once
-#define WIDE_ROWS 4 // at most
-#define COLS_MAX 5120 // of a gang: a thread each
+#define NARROW 8      // blocks of a cluster
+#define WIDE 16       // for few rows, where a device has such clusters; fewer of them fit at once
+#define WIDE_ROWS 4   // rows up to which WIDE is used, at most
+#define COLS_MAX 5120 // columns of a cluster: a thread each
 
-// Blocks that a multiprocessor should have room for.
+// Resident blocks that a multiprocessor should have room for.
 template <enum dtype D, bool MIX, int GANG>
 constexpr int SITE_BLOCKS = GANG == WIDE && (D == DTYPE_BF16 || !MIX) ? 2 : 1;
 
-// A gang a row, then the row gridDim.y behind; without NORM it only reads the streams, for their mixes. Bound by the
-// steps behind each other.
+// A cluster takes rows blockIdx.y, blockIdx.y + gridDim.y, ...; without NORM it only reads the
+// streams, for their mixes. Bound by latency.
 template <enum dtype D, bool MIX, bool NORM, int GANG>
 __global__ static void __launch_bounds__(COLS_MAX / GANG, (SITE_BLOCKS<D, MIX, GANG>))
     site_gang(const __grid_constant__ hc_site_args a, const __grid_constant__ mat fn)
 {
-    // streams whose weights are in registers
+    // streams whose weights are in registers at a time
     constexpr int AHEAD = D == DTYPE_BF16 || GANG == WIDE ? STREAMS : 1;
     __shared__ __align__(16) float column[MIX ? COLS_MAX / GANG : 1][STREAMS];
     __shared__ __align__(16) float norms[2][SHARES]; // of the squares of the input
     __shared__ float part[COLS_MAX / GANG / CUDA_WARP][SUMS], sums[2][SHARES][SUMS];
     __shared__ struct coefficients by;
-    __shared__ uint64_t come[2]; // norms and sums of other blocks
+    __shared__ uint64_t come[2]; // barriers for norms and sums from all blocks
     int t = (int)threadIdx.x, lane = t % CUDA_WARP, warp = t / CUDA_WARP, rank = (int)blockIdx.x;
     int warps = (int)blockDim.x / CUDA_WARP, cols = a.dim / GANG;
     int each = shares_whole(a.dim) ? SHARES / GANG : 1; // shares of a block
     int c = rank * cols + (t < cols ? t : 0), c0 = rank * cols + warp * CUDA_WARP;
-    bool mine = t < cols; // a thread behind the columns computes with zeros
+    bool mine = t < cols; // else the thread computes with zeros
     size_t dim = (size_t)a.dim;
     struct mix_weights<D> w[AHEAD];
     struct mix_line line = {};
@@ -46,7 +48,7 @@ __global__ static void __launch_bounds__(COLS_MAX / GANG, (SITE_BLOCKS<D, MIX, G
         barrier_publish();
     }
     __syncwarp();
-    gang_arrive(); // memory of a block that has not begun is nobody's
+    gang_arrive(); // a block's shared memory may be written only once the block has started
 #pragma unroll
     for (int k = 0; MIX && k < AHEAD; k++)
         mix_load<D>(fn, k, c0, a.dim, &w[k]);
@@ -73,14 +75,14 @@ __global__ static void __launch_bounds__(COLS_MAX / GANG, (SITE_BLOCKS<D, MIX, G
 #pragma unroll
         for (int j = 0; j < STREAMS; j++)
             in[j] = mine ? x[(size_t)j * dim] : 0;
-        if (NORM) { // behind loads that are on their way with its own
+        if (NORM) { // after the loads above have been issued: its own run with them
             float held = coefficient_load(a, (size_t)r, t);
 
             y = rounded(y, a.round);
             if (t < COEFFICIENTS)
                 ((float *)&by)[t] = held;
         }
-        __syncthreads(); // for what was read for the row before, too
+        __syncthreads(); // `by` is written, and the row before has been read
 #pragma unroll
         for (int k = 0; k < STREAMS; k++) {
             float mixed = 0;
@@ -109,7 +111,7 @@ __global__ static void __launch_bounds__(COLS_MAX / GANG, (SITE_BLOCKS<D, MIX, G
         }
         fold_tile<1, 2>(square, part[warp] + SUM_X);
         __syncthreads();
-        // a share is sent by one warp, its part of the norm by another
+        // one warp sends a share's sums for the mixes, another its sum for the norm
         for (int k = warp; k < 2 * each; k += warps) {
             int of = k % each, n = warps / each;
 
@@ -138,12 +140,12 @@ __global__ static void __launch_bounds__(COLS_MAX / GANG, (SITE_BLOCKS<D, MIX, G
         if (r >= a.rows)
             break;
 #pragma unroll
-        for (int k = 0; MIX && AHEAD == STREAMS && k < AHEAD; k++) // keeping them takes registers
+        for (int k = 0; MIX && AHEAD == STREAMS && k < AHEAD; k++) // again: keeping costs registers
             mix_load<D>(fn, k, c0, a.dim, &w[k]);
     }
 }
 
-// Whether a gang can have such rows; fn: NULL if nothing is mixed.
+// Whether a cluster can take such rows; fn: NULL if there are no mixes.
 static bool gang_can(const struct queue *q, const struct mat *fn, int hc, int dim)
 {
     return ((const struct cuda_device *)q->dev)->gangs && hc == STREAMS && dim % NARROW == 0 &&
@@ -166,7 +168,8 @@ static void gang_launch(struct queue *q, const struct hc_site_args *a)
                    dim3(blocks_for((size_t)(a->dim / GANG), CUDA_WARP) * CUDA_WARP), 0, *a, fn);
 }
 
-// Narrow ones: mixes alone stand beside other ops, where 8 blocks find room sooner, and nobody waits for them.
+// Clusters of 8: the mixes alone run beside other ops, where 8 blocks find room sooner, and no op
+// waits for them.
 bool mix_by_gang(struct queue *q, const struct hc_mix_args *a)
 {
     struct hc_site_args site = { .x = (float *)a->x, // read only
@@ -189,7 +192,7 @@ bool mix_by_gang(struct queue *q, const struct hc_mix_args *a)
     return true;
 }
 
-// How many wide gangs fit at once.
+// How many clusters of WIDE blocks can be resident at once.
 template <enum dtype D, bool MIX> static int wide_gangs()
 {
     cudaLaunchAttribute attr = {};

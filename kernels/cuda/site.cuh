@@ -1,8 +1,11 @@
-// site - what the files of the residual streams share: the mixes of a row, how its sums are added up, and what makes them
-// of those.
+// site - what the files of the hyper-connections share. A site is what lies between two sublayers:
+// the residual streams take in the sublayer's output, and the next input is collapsed from them.
+// The MIXES mixes of a row (pre, post, comb) come from as many products of its STREAMS * dim values
+// with the matrix fn, scaled by the row's norm; comb is then made doubly stochastic (sinkhorn).
 //
-// A row's columns are cut into shares, a share into warps' parts of 32 columns. How a part is summed is mix_part's, parts add
-// up in order to a share (share_add), shares to the row (share_sum): the same bits whoever adds.
+// Sums have a fixed order: a row's columns are cut into shares, a share into warps' parts of 32
+// columns. mix_part sums a part, share_add adds the parts of a share in order, share_sum the shares
+// of the row by a tree. So site.cu and sites.cu give the same bits.
 #ifndef TANDEM_KERNELS_CUDA_SITE_CUH
 #define TANDEM_KERNELS_CUDA_SITE_CUH
 
@@ -10,28 +13,31 @@
 
 #define STREAMS 4
 #define MIXES ((2 + STREAMS) * STREAMS)
-#define SUM_X MIXES       // of the squares of the streams
-#define SUM_H (MIXES + 1) // of the squares of the input
-#define SUMS CUDA_WARP    // room of a share: a lane each
-#define PARTS 10          // of a share, that are added at a time
-#define SHARES 16         // of a row, where they are whole warps; else one a block of a gang of 8
+#define SUM_X MIXES       // index of the sum of squares of the streams
+#define SUM_H (MIXES + 1) // and of the sublayer's input
+#define SUMS CUDA_WARP    // sums of a share, a lane each; the last are unused
+#define PARTS 10          // parts of a share that are read at a time
+#define SHARES 16         // shares of a row if they are whole warps; else 8, one a block
 
-// mix_by_gang - site.cu: the mixes, with the bits that hc_site gives them; false: it cannot.
+// mix_by_gang - site.cu: the mixes alone, with the bits that hc_site gives them; false: it cannot.
 bool mix_by_gang(struct queue *q, const struct hc_mix_args *a);
 
-// site_by_shares - sites.cu: a site that a gang can have, with its bits; false: rows are few, or shares no whole warps.
+// site_by_shares - sites.cu: a site that gang_can allows, with the same bits; false: rows are too
+// few, shares are no whole warps, or scratch is too small.
 bool site_by_shares(struct queue *q, const struct hc_site_args *a);
 
-// What a lane has of the weights that mix a warp's columns, one of each lane, of one stream: pieces of outputs, in each tile
-// beside those of its neighbours, so that a warp reads what lies in a row. FIRST, SECOND: pieces of a column in a tile,
-// lanes that share a column, and pieces that a lane has.
+// A lane's weights for the warp's 32 columns of one stream. fn is stored as two tiles of outputs,
+// 16 and 8 of which are mixes; a column has FIRST 16-byte pieces in the first and SECOND in the
+// second. FIRST lanes share a column, so that a warp reads adjacent pieces, and a lane has FIRST
+// pieces in all, of columns column_of(j); likewise SECOND.
 template <enum dtype D> struct mix_weights {
-    static constexpr int OUT = D == DTYPE_F32 ? 4 : 8; // of a piece
+    static constexpr int OUT = D == DTYPE_F32 ? 4 : 8; // outputs of a piece
     static constexpr int FIRST = MAT_TILE / OUT, SECOND = (MIXES - MAT_TILE) / OUT;
     uint4 first[FIRST], second[SECOND];
 };
 
-// Columns from c0 on; those behind the last are met by zeros.
+// Load the weights of stream k, columns from c0 on. Behind the last column any weights do: the
+// values they meet are zeros.
 template <enum dtype D>
 __device__ static inline void mix_load(const struct mat &fn, int k, int c0, int dim,
                                        struct mix_weights<D> *w)
@@ -70,8 +76,9 @@ __device__ static inline void mix_add(const uint4 &w, float x, float (&sum)[mix_
         }
 }
 
-// The sums over lanes that are multiples of LEAST apart. Each step halves the values that a lane has, until it
-// has one, number *which; then lanes LEAST times a power of two apart have the same.
+// Sum each of N values over the lanes that are multiples of LEAST apart, by a transposing
+// butterfly: each step halves the values that a lane keeps, until it has one, number *which.
+// Further steps sum it over lanes that then all have the same.
 template <int LEAST, int N, int STEP = CUDA_WARP / 2>
 __device__ static inline float fold_lanes(float *v, int *which)
 {
@@ -93,7 +100,7 @@ __device__ static inline float fold_lanes(float *v, int *which)
     return v[0];
 }
 
-// A warp's sums of a tile, SHARING lanes to a column, to `part`.
+// Sum a warp's products in a tile, SHARING lanes a column, and store them in `part`.
 template <int SHARING, int OUT> __device__ static inline void fold_tile(float *v, float *part)
 {
     int lane = (int)threadIdx.x % CUDA_WARP, which = 0;
@@ -103,14 +110,15 @@ template <int SHARING, int OUT> __device__ static inline void fold_tile(float *v
         part[lane % SHARING * OUT + which] = sum;
 }
 
-// Which of the warp's columns a lane has a piece j of.
+// The column, of the warp's 32, of the lane's j-th piece.
 template <int SHARING> __device__ static inline int column_of(int j)
 {
     return j * (CUDA_WARP / SHARING) + (int)threadIdx.x % CUDA_WARP / SHARING;
 }
 
-// A warp's part of the mixes' sums, to `part`; column: all streams of the warp's columns. The weights of streams beyond the
-// first AHEAD come here, at last the first ones again.
+// Sum a warp's part of the mixes into `part`. column: [32][STREAMS] values of the warp's columns. w
+// holds the weights of AHEAD streams; if that is not all, the next ones are loaded as they are
+// used, at last the first ones again for the next row.
 template <enum dtype D, int AHEAD>
 __device__ static inline void mix_part(const struct mat &fn, int c0, int dim,
                                        const float (*column)[STREAMS],
@@ -118,7 +126,7 @@ __device__ static inline void mix_part(const struct mat &fn, int c0, int dim,
 {
     using W = struct mix_weights<D>;
     float first[W::OUT] = {}, second[W::OUT] = {};
-    float4 x[W::FIRST + W::SECOND]; // at once, where there are registers for all streams
+    float4 x[W::FIRST + W::SECOND]; // all streams, where there are registers for that
 
 #pragma unroll
     for (int j = 0; AHEAD == STREAMS && j < W::FIRST + W::SECOND; j++)
@@ -149,8 +157,9 @@ __device__ static inline void mix_part(const struct mat &fn, int c0, int dim,
     fold_tile<W::SECOND, W::OUT>(second, part + MAT_TILE);
 }
 
-// 1 / x of a number between 1e-37 and 1e37: it begins 12% beside it (e) and takes 1 + e + .. e^7 of the geometric
-// series. Fused steps, where who waits for a special unit's inverse waits twice as long.
+// 1 / x for x between 1e-37 and 1e37: an estimate from the bits, with a relative error e up to 12%,
+// times 1 + e + .. e^7 of the geometric series. Fused steps alone, with half the latency of a
+// reciprocal from the special function unit.
 __device__ static inline float inverse_fused(float x)
 {
     float y = f32_from_bits(0x7ef311c7u - f32_bits(x)), e = fmaf(-x, y, 1.0f), e2 = e * e;
@@ -160,7 +169,7 @@ __device__ static inline float inverse_fused(float x)
     return fmaf(y, e2 * e2, y);
 }
 
-// y[i] = by / x[i] times the product of all four, which it returns.
+// y[i] = by / x[i] times the product of all four x; returns that product.
 __device__ static inline float inverses(const float (&x)[STREAMS], float by, float (&y)[STREAMS])
 {
     float lo = x[0] * x[1], hi = x[2] * x[3], all = lo * hi;
@@ -174,9 +183,11 @@ __device__ static inline float inverses(const float (&x)[STREAMS], float by, flo
     return all;
 }
 
-// Columns to one, then rows and columns in turn, as hyper.cu has it. What the rows and columns have been divided by so far,
-// and its inverse, stand beside the matrix: x / (x s + eps) is 1 / (s + eps / x). Rows' inverses are all times too large,
-// which columns take with them: one inverse a turn is waited for. Products of four lie between 1e-30 and 1e3.
+// Sinkhorn's iteration of hyper.cu: columns normalised, then rows and columns alternately. The
+// matrix c stays as it is; row[] and col[] are the factors of its rows and columns so far, updated
+// by x / (x s + eps) = 1 / (s + eps / x). In the loop row[] is too large by `all`, the product of
+// the four divisors, and col[] takes that back, so that the critical path has one reciprocal an
+// iteration. Products of four lie between 1e-30 and 1e3.
 __device__ static void sinkhorn(const float (&c)[STREAMS][STREAMS], int iters, float eps,
                                 float (&row)[STREAMS], float (&col)[STREAMS])
 {
@@ -210,7 +221,7 @@ __device__ static void sinkhorn(const float (&c)[STREAMS][STREAMS], int iters, f
         row[j] *= all;
 }
 
-// The one of four.
+// v[i], without indexed registers.
 __device__ static inline float choice(const float (&v)[STREAMS], int i)
 {
     float lo = i & 1 ? v[1] : v[0], hi = i & 1 ? v[3] : v[2];
@@ -218,7 +229,7 @@ __device__ static inline float choice(const float (&v)[STREAMS], int i)
     return i & 2 ? hi : lo;
 }
 
-// What lane m makes the m-th mix of from its sum.
+// What turns lane m's sum into the m-th mix.
 struct mix_line {
     float scale, base;
 };
@@ -232,8 +243,8 @@ __device__ static inline struct mix_line mix_line_load(const struct hc_site_args
     return { a.scale[m < STREAMS ? 0 : m < 2 * STREAMS ? 1 : 2], a.base[m] };
 }
 
-// One warp: the mixes of a row from its sums, lane m has the m-th; per: 1 / dim. Rows to one by softmax: what is in one lies
-// in four lanes.
+// One warp: the mixes of a row from its sums; lane m has sum m. per: 1 / dim. Rows of comb first go
+// through a softmax over the four adjacent lanes of a row.
 __device__ static void mix_end(const struct hc_site_args &a, const struct mix_line &line, float per,
                                size_t row, float sum)
 {
@@ -263,7 +274,8 @@ __device__ static void mix_end(const struct hc_site_args &a, const struct mix_li
         *to = v;
 }
 
-// What a row's streams are mixed by: post, comb of the sublayer before, and pre.
+// The coefficients of a row at a site: post and comb take in the sublayer before, pre collapses the
+// streams to the next one's input.
 struct coefficients {
     float post[STREAMS], comb[STREAMS * STREAMS], pre[STREAMS];
 };
@@ -282,7 +294,7 @@ __device__ static inline float coefficient_load(const struct hc_site_args &a, si
     return from[row * (size_t)of + (size_t)(i < COMB ? i : i < PRE ? i - COMB : i - PRE)];
 }
 
-// Of a share of n parts, what lane m has the m-th of.
+// Add the n parts of a share in order; lane m has sum m.
 __device__ static inline float share_add(const float (*part)[SUMS], int n)
 {
     int lane = (int)threadIdx.x % CUDA_WARP;
@@ -295,7 +307,7 @@ __device__ static inline float share_add(const float (*part)[SUMS], int n)
     return sum;
 }
 
-// The sum of all shares: of those 8, 4, 2, 1 apart.
+// Add all shares by a tree: those 8, then 4, 2 and 1 apart.
 __device__ static inline float share_sum(const float (&share)[SHARES])
 {
     float v[SHARES / 2], pair[2];

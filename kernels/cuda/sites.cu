@@ -1,20 +1,23 @@
-// sites.cu owns a site of many rows, with the bits that a gang of site.cu gives them.
+// sites.cu owns a site (site.cuh) of many rows, with the bits that site.cu gives.
 //
-// Two launches. In the first a block has a share of the columns, keeps the mixes' weights of it in registers and takes
-// ROWS rows after ROWS rows; copies bring the next ones meanwhile. Blocks do not wait for each other: a share's sums and the
-// inputs, not scaled yet, go through memory. In the second a block ends a row.
+// Two passes. In the first a block has a share of the columns, a thread each; it keeps the mixes'
+// weights in registers and takes ROWS rows at a time, which cp.async brings AHEAD steps ahead.
+// Blocks do not wait for each other: the share's sums, [rows][SHARES][SUMS] in scratch, and the
+// inputs, not scaled yet, go through global memory. In the second a block finishes a row: norm and
+// mixes. The first is bound by bytes and by instructions alike, the second by bytes or latency.
 #include "kernels/cuda/site.cuh"
 
-#define MANY 9                           // rows from which on it is faster than gangs
-#define MANY_NORMS 64                    // where nothing is mixed
-#define ROWS 2                           // of a step
-#define AHEAD 2                          // steps on their way
-#define COLS_MAX 320                     // of a share: a thread each
-#define WARPS_MAX (COLS_MAX / CUDA_WARP) // of a block
-#define ENDS_WARPS 8                     // that scale a row; one more makes its mixes
-#define FOURS_MAX (SHARES * COLS_MAX / 4 / (ENDS_WARPS * CUDA_WARP)) // of a thread of theirs
+#define MANY 9                           // rows from which on this is faster than clusters
+#define MANY_NORMS 64                    // the same without mixes
+#define ROWS 2                           // rows of a step
+#define AHEAD 2                          // steps in flight
+#define COLS_MAX 320                     // columns of a share: a thread each
+#define WARPS_MAX (COLS_MAX / CUDA_WARP) // warps of a block
+#define ENDS_WARPS 8                     // warps that scale a row; one more makes its mixes
+#define FOURS_MAX (SHARES * COLS_MAX / 4 / (ENDS_WARPS * CUDA_WARP)) // float4s of a thread
 
-// A warp's columns of a row: what comes in, and the streams, side by side and then, as they leave, column by column.
+// A warp's columns of a row: the sublayer's output, and the streams, as they come in stream by
+// stream, as they leave column by column.
 struct columns {
     float y[CUDA_WARP];
     union {
@@ -23,7 +26,7 @@ struct columns {
     };
 };
 
-// A column's streams as they leave the site, the sublayer's input among them.
+// A column's streams as they leave the site (out); returns the next sublayer's input.
 __device__ static inline float cross(const struct hc_site_args &a, const struct coefficients &by,
                                      const struct columns &from, float (&out)[STREAMS])
 {
@@ -51,14 +54,15 @@ __device__ static inline float cross(const struct hc_site_args &a, const struct 
     return rounded(input, a.round);
 }
 
-// A share, then the rows gridDim.y steps behind. Bound by bytes and by instructions alike.
+// Grid (SHARES, row steps side by side): a block takes its share of every gridDim.y-th step of ROWS
+// rows. Bound by bytes and by instructions alike.
 template <enum dtype D, bool MIX>
 __global__ static void __launch_bounds__(COLS_MAX, 1)
     site_shares(const __grid_constant__ hc_site_args a, const __grid_constant__ mat fn, float *sums)
 {
     __shared__ struct columns ring[AHEAD + 1][ROWS][WARPS_MAX];
     __shared__ float part[2][ROWS][WARPS_MAX][SUMS];
-    __shared__ __align__(16) struct coefficients by[WARPS_MAX][ROWS]; // a warp its own
+    __shared__ __align__(16) struct coefficients by[WARPS_MAX][ROWS]; // each warp has a copy
     int t = (int)threadIdx.x, lane = t % CUDA_WARP, warp = t / CUDA_WARP;
     int warps = (int)blockDim.x / CUDA_WARP, share = (int)blockIdx.x;
     int c = share * (int)blockDim.x + t, apart = (int)gridDim.y * ROWS;
@@ -102,7 +106,7 @@ __global__ static void __launch_bounds__(COLS_MAX, 1)
             if (lane < COEFFICIENTS)
                 ((float *)&by[warp][i])[lane] = held[i];
         __syncwarp();
-        // where the step before this one lay
+        // into the stage of the step before
         fetch(r + AHEAD * apart, ring[at == 0 ? AHEAD : at - 1]);
         hold(r + apart);
 #pragma unroll
@@ -119,7 +123,7 @@ __global__ static void __launch_bounds__(COLS_MAX, 1)
             kept[row * dim + (size_t)c] = input[i];
         }
         if (MIX) {
-            __syncwarp(); // what came in has been read
+            __syncwarp(); // `out` overlays x, which all lanes have read
 #pragma unroll
             for (int i = 0; i < ROWS; i++)
                 *(float4 *)ring[at][i][warp].out[lane] =
@@ -147,7 +151,7 @@ __global__ static void __launch_bounds__(COLS_MAX, 1)
     }
 }
 
-// A block a row.
+// A block a row. Bound by bytes, for few rows by latency.
 template <bool MIX>
 __global__ static void __launch_bounds__((ENDS_WARPS + 1) * CUDA_WARP)
     site_ends(const __grid_constant__ hc_site_args a, const float *sums)
