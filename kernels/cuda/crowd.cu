@@ -149,7 +149,7 @@ template <class C> struct crowd_cursor {
     struct crowd_job j;
     int n, base, item;
 
-    // Find unit n and prefetch its codes to L2; false behind the last item.
+    // Find unit n and prefetch its codes to L2; false past the last item.
     __device__ bool find(const struct strip_launch &p, const struct crowd_lot *list, int items,
                          int half, struct crowd_next<C> *next)
     {

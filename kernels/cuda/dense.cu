@@ -7,7 +7,7 @@
 #define NORM_WARP_COLS 512 // a row up to this long is one warp's
 #define NORM_COLS_MAX 16384
 
-// Values c .. c + 3 of a row, zeros behind its end.
+// Values c .. c + 3 of a row, zeros past its end.
 __device__ static inline void four_load(const float *x, int c, int cols, bool four, float *v)
 {
     float4 u = make_float4(0, 0, 0, 0);

@@ -39,7 +39,7 @@ template <typename K> static cudaError_t shared_room(K kernel, int shared_max)
                                 shared_max - (int)have.sharedSizeBytes);
 }
 
-// ---- launches ------------------------------------------------------------------------------------
+// ---- launches -----------------------------------------------------------------------------------
 
 // launch, launch_cluster - queue a kernel, in clusters of `cluster` blocks (1: none). Where the
 // device overlaps launches it is a programmatic dependent launch, unless cuda_apart: blocks may
@@ -92,7 +92,7 @@ static void launch_behind(cudaStream_t s, void (*kernel)(P...), dim3 grid, dim3 
     c.blockDim = block;
     c.dynamicSmemBytes = shared;
     c.stream = s;
-    (void)cudaLaunchKernelEx(&c, kernel, P(args)...); // queue_note or who called sees the error
+    (void)cudaLaunchKernelEx(&c, kernel, P(args)...); // queue_note or the caller sees the error
 }
 
 // dependency_wait - let the next kernel's blocks start, and wait until every kernel before this one

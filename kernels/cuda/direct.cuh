@@ -103,7 +103,7 @@ template <direct_kind KIND> __device__ static bool whole_at(const struct parcel 
     return ((uintptr_t)at | raw_bytes<KIND>(p)) % sizeof(raw_piece<KIND>) == 0;
 }
 
-// Piece i of this rank's parcel, zeros behind the end.
+// Piece i of this rank's parcel, zeros past the end.
 template <direct_kind KIND>
 __device__ static raw_piece<KIND> piece_load(const struct parcel &p, unsigned i, bool whole)
 {

@@ -1,9 +1,9 @@
-// exchange.cu owns sums and gathers over ranks in device memory (kernels/exchange.h): the staging and
-// adding around another transport, and peers. A peer is direct (direct.cuh: devices write into each
-// other's memory) or relayed: the kernel stages its values into a pinned outbox and rings a bell, a
-// host thread (the proxy) sends them, the kernel polls a flag for each rank in host memory and then
-// reads what came. Sums travel as bf16 or f32 and are added in rank order. Bound by latency, for long
-// exchanges by the bandwidth between the ranks.
+// exchange.cu owns sums and gathers over ranks in device memory (kernels/exchange.h): the staging
+// and adding around another transport, and peers. A peer is direct (direct.cuh: devices write into
+// each other's memory) or relayed: the kernel stages its values into a pinned outbox and rings a
+// bell, a host thread (the proxy) sends them, the kernel polls a flag for each rank in host memory
+// and then reads what came. Sums travel as bf16 or f32 and are added in rank order. Bound by
+// latency, for long exchanges by the bandwidth between the ranks.
 #include <stdlib.h>
 
 #include "kernels/cuda/device.cuh"
@@ -181,7 +181,7 @@ __device__ static const uint4 *part_of(const struct peer_view &v, int sender, ui
     return (const uint4 *)(v.inbox[sender] + (seq & 1) * v.slot_bytes);
 }
 
-// Unit u of a sum in the wire type, zeros behind the end.
+// Unit u of a sum in the wire type, zeros past the end.
 __device__ static uint4 unit_stage(const struct parcel &p, size_t u)
 {
     uint32_t w[4] = { 0, 0, 0, 0 };

@@ -25,7 +25,7 @@ __device__ static inline bool expert_is_here(const struct moe_args &a, int e)
            expert_type_ok(a, a.w2[e]);
 }
 
-// A place of the order; pick is -1 behind the last pick. left: places of the same expert from this
+// A place of the order; pick is -1 past the last pick. left: places of the same expert from this
 // one on, within the pass.
 struct member {
     int32_t pick, expert, left, unused;

@@ -21,7 +21,7 @@
 #define GROUP_ASYNC 0
 #endif
 
-// ---- products -------------------------------------------------------------------------------------
+// ---- products -----------------------------------------------------------------------------------
 
 // A warp's accumulators, N of 16 outputs x 8 rows, and which outputs and rows they are. wgmma: a
 // warpgroup has 64 outputs x 8 N rows, ACROSS warpgroups stand side by side along the outputs. mma:

@@ -17,7 +17,7 @@ __device__ static float sinkhorn(float c, int n, int iters, float eps)
     int lane = (int)threadIdx.x % CUDA_WARP, j = lane / n, k = lane % n;
     float most = -INFINITY, sum = 0, all[HC_MAX];
 
-    j = j < n ? j : n - 1; // lanes behind the matrix repeat its last row
+    j = j < n ? j : n - 1; // lanes past the matrix repeat its last row
     for (int i = 0; i < n; i++) {
         float v = __shfl_sync(FULL_MASK, c, j * n + i);
 

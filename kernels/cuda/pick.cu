@@ -4,7 +4,7 @@
 // Filters are prefixes of one order, larger logit first, then lower id (keys of order.cuh). A
 // prefix is represented by the key of its last member, found by radix select, so only what top-p
 // has to add up in order is sorted.
-//   best     two-pass top-k: blocks select the k best of their parts, the row's last block those of all
+//   best     two-pass top-k: blocks select the k best of their parts, the row's last block of all
 //   choose   choose_cut finds the prefix, choose_draw draws in parts, choose_end takes the winner
 // Bound by the passes over the row, choose_draw by f64 arithmetic.
 #include "kernels/cuda/sample.cuh"

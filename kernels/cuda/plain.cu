@@ -1,7 +1,7 @@
-// plain.cu owns a simple product of EXL3 weights for up to 16 rows, to be timed beside the op: rotate
-// the inputs, multiply (a warp has 32 outputs and all inputs, no split-K), rotate the sums back, a
-// launch each. Inputs [rows][ld] f16 and sums [rows][ldz] f32 lie in scratch. It is not tuned: too
-// few warps are at work to be bound by bytes.
+// plain.cu owns a simple product of EXL3 weights for up to 16 rows, to be timed beside the op:
+// rotate the inputs, multiply (a warp has 32 outputs and all inputs, no split-K), rotate the sums
+// back, a launch each. Inputs [rows][ld] f16 and sums [rows][ldz] f32 lie in scratch. It is not
+// tuned: with so few warps it is bound by latency.
 #include "kernels/cuda/codes.cuh"
 #include "kernels/cuda/rows.cuh"
 #include "kernels/plain.h"

@@ -405,7 +405,7 @@ __device__ static inline void peer_send(uint2 *to, uint2 v, uint64_t *bar, int r
         : "memory");
 }
 
-// ---- values --------------------------------------------------------------------------------------
+// ---- values -------------------------------------------------------------------------------------
 
 __device__ static inline uint16_t bf16_nearest(float v)
 {
@@ -484,7 +484,7 @@ __device__ static inline float inverse(float x)
     return y;
 }
 
-// ---- matrices ------------------------------------------------------------------------------------
+// ---- matrices -----------------------------------------------------------------------------------
 
 // ldmatrix: four 8 x 8 matrices of 16-bit numbers from shared memory. Lane l passes the address of
 // row l % 8 of matrix l / 8 (16 bytes, aligned) and gets pair l % 4 of row l / 4 of each. A warp.

@@ -5,11 +5,11 @@
 // its blocks a share of the inputs (split-K) with the tile's weights in registers, loaded before
 // dependency_settle. Of row r, block r % shares of every cluster gets the partial sums through
 // distributed shared memory, adds them in order and writes the tile's experts to global memory as a
-// list in descending order. The block that counts the row's last list merges them: k times the best
+// list in descending order. The warp that counts the row's last list merges them: k times the best
 // of the lists' heads. Shares depend on the number of inputs alone. Bound by latency.
 #include "kernels/cuda/route.cuh"
 
-#define ROWS 4 // of a step
+#define ROWS 4 // rows of a step
 
 // The choice alone, from logits. A block of one warp a row. Bound by latency.
 template <int OWN> __global__ static void route_rows(struct route_args a)
@@ -66,7 +66,7 @@ struct route_room {
     struct choice choice[WARPS];
 };
 
-// Request the block's share of `rows` rows from r0 on, zeros behind the last input.
+// Request the block's share of `rows` rows from r0 on, zeros past the last input.
 __device__ static inline void rows_fetch(const struct route_args &a, int r0, int rows, int k0,
                                          int cols, float (*to)[SHARE])
 {

@@ -19,7 +19,7 @@
 
 // A thread's weights in a tile of 16 experts and the share from input k0 on. A warp has every
 // eighth lot of 8 inputs; of a lot, lane l has input l / 4 and the four experts from 4 (l % 4) on.
-// Zeros behind the last input.
+// Zeros past the last input.
 template <enum dtype D>
 __device__ static inline void gate_load(const struct mat &gate, int tile, int k0,
                                         struct stored_four<D> (&w)[STEPS])

@@ -54,7 +54,7 @@ __global__ static void __launch_bounds__(THREADS, PLACES)
         for (int i = t; r0 < end && i < ROWS * SHARE / 4; i += THREADS) {
             int row = i / (SHARE / 4), at = i % (SHARE / 4) * 4, k = k0 + at;
 
-            row = r0 + row < end ? row : 0; // sums of rows behind the last are not used
+            row = r0 + row < end ? row : 0; // sums of rows past the last are not used
             copy_async_some(shared_at(&x[stage][i / (SHARE / 4)][at]),
                             a.x + (size_t)(r0 + row) * (size_t)cols + (size_t)(k < cols ? k : 0),
                             k < cols ? 16 : 0);

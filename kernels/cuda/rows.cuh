@@ -122,7 +122,7 @@ __device__ static inline void put_any(const struct strip_x &x, const struct mat 
         put_inputs<false>(x, w, suh, in, row, k0, EXL3_BLOCK, v, tiled);
 }
 
-// Four values of a row of n, from k on; zeros behind its end.
+// Four values of a row of n, from k on; zeros past its end.
 __device__ static inline void take_four(const float *x, int k, int n, float (&v)[4])
 {
     if (k + 4 <= n && ((uintptr_t)(x + k) & 15) == 0) {

@@ -36,7 +36,7 @@ template <enum dtype D> struct mix_weights {
     uint4 first[FIRST], second[SECOND];
 };
 
-// Load the weights of stream k, columns from c0 on. Behind the last column any weights do: the
+// Load the weights of stream k, columns from c0 on. Past the last column any weights do: the
 // values they meet are zeros.
 template <enum dtype D>
 __device__ static inline void mix_load(const struct mat &fn, int k, int c0, int dim,
@@ -282,7 +282,7 @@ struct coefficients {
 
 #define COEFFICIENTS ((int)(sizeof(struct coefficients) / sizeof(float)))
 
-// Coefficient i, a thread each; 0 behind the last.
+// Coefficient i, a thread each; 0 past the last.
 __device__ static inline float coefficient_load(const struct hc_site_args &a, size_t row, int i)
 {
     constexpr int COMB = STREAMS, PRE = COMB + STREAMS * STREAMS;

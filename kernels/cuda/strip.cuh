@@ -6,7 +6,7 @@
 // operand (16 outputs x 16 inputs) and rows of the window the B operand (8 columns), so a decoded
 // weight serves all rows. The sum over the inputs is a split-K sum of fixed order:
 //   the inputs are cut into pieces of 32 or 64, which are dealt, in order, to splits * STRIP_WARPS
-//   parts; a part is one chain of instructions, k ascending, from 0;
+//   parts (experts: splits * FEW_WARPS); a part is one chain of instructions, k ascending, from 0;
 //   the parts of a split are added in order, then the splits in order.
 // The number of splits depends on the device and the shapes of a launch alone (op matmuls), so a
 // row has the same bits in every window. The splits of a strip are the blocks of a cluster, which
@@ -236,7 +236,8 @@ __host__ __device__ static inline int shared_lots(const struct strip_launch &p, 
 // long_launch - the product by experts of EXPERT_KINDS_LONG (f32, f16); moe.cu.
 void long_launch(struct queue *q, uint32_t kind, const struct strip_launch *p, dim3 grid);
 
-// strip_matmul, strip_matmuls - the ops for weights that are operands of matrix instructions; strip_moe - the op.
+// strip_matmul, strip_matmuls - the ops for bf16 and coded weights; strip_moe - op moe for all
+// weights.
 void strip_matmul(struct queue *q, const struct matmul_args *a);
 void strip_matmuls(struct queue *q, const struct matmuls_args *a);
 void strip_moe(struct queue *q, const struct moe_args *a);

@@ -8,8 +8,8 @@
 //   after the loads of the inputs, which would otherwise queue behind the codes;
 //   inputs of the split are rotated (Hadamard, 128) and stored as f16 in shared memory;
 //   each warp decodes and multiplies, then parts add up in shared memory;
-//   splits meet in the blocks that finish rows: through distributed shared memory within a cluster,
-//   or through global memory (`far`), which rotate the sums back and store outputs.
+//   splits send their sums, through distributed shared memory within a cluster or through global
+//   memory (`far`), to the blocks that finish rows; those rotate the sums back and store outputs.
 // Sums have the order of strip.cuh, so a row has the bits that it has in narrow.cuh. Bound by the
 // bytes of the codes or by their decoding.
 #ifndef TANDEM_KERNELS_CUDA_THIN_CUH
