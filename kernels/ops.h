@@ -132,8 +132,7 @@ static_assert(sizeof(struct logprobs) == 256, "logprobs is shared with devices")
 
 /* stage - expand segments to rows: info[first + i] = { slot, head[slot].pos + ahead + i, tok[first + i], first }.
  * note     tok -1 is the slot's pending token, head[slot].next: drafters start from it on the device; ahead is
- *          how far a chain of drafts has come
- * tol 0 */
+ *          how far a chain of drafts has come          tol 0 */
 struct stage_args {
     const struct segment *seg;    /* [segs] */
     const struct slot_head *head; /* [slots] */
@@ -329,8 +328,7 @@ struct hc_expand_args {
  * sublayer's input, h = hc_collapse of it and n = rmsnorm of h.
  * shapes   as there; h may be NULL; y NULL: nothing is expanded; fn NULL: nothing is mixed
  * note     post and comb are read before to_post and to_comb are written: they may be the same. The mixes have the bits
- *          that hc_mix gives them
- * tol 1e-5 on the mixes; n 1e-5 */
+ *          that hc_mix gives them          tol 1e-5 on the mixes; n 1e-5 */
 struct hc_site_args {
     const float *y, *post, *comb;
     float *x;
@@ -389,10 +387,9 @@ enum attend_span {
  * shapes   q, o [rows][heads][dim], may not overlap; sink [heads]; sel [rows][topk], -1 ends; floor: rows
  *          before head[slot].floor are not read if `head` is given (drafter rings)
  *          scratch [workers][attend_scratch(...)] f32; dim a multiple of 16
- * note     round ROUND_BF16 rounds the probabilities before the value product, not the denominator, and o
- *          with freq [dims / 2] the heads of q are first turned by their row's position, as rope does, and those
- *          of o turned back; q is scratch afterwards
- * tol 2e-6 * (1 + log2 keys) */
+ * note     round ROUND_BF16 rounds the probabilities before the value product, not the denominator, and o.
+ *          With freq [dims / 2] the heads of q are first turned by their row's position, as rope does, and those
+ *          of o turned back; q is scratch afterwards          tol 2e-6 * (1 + log2 keys) */
 struct attend_args {
     float *q;
     const float *sink, *freq; /* freq NULL: q is turned already, o is not */
@@ -754,48 +751,15 @@ struct synth_args {
 /* ---- the table --------------------------------------------------------------------------------------- */
 
 /* Every backend fills every entry; the order is that of the file. */
+/* clang-format off */
 #define OP_LIST(OP)                                                                                \
-    OP(stage)                                                                                      \
-    OP(embed)                                                                                      \
-    OP(rmsnorm)                                                                                    \
-    OP(matmul)                                                                                     \
-    OP(matmuls)                                                                                    \
-    OP(add)                                                                                        \
-    OP(swiglu)                                                                                     \
-    OP(rope)                                                                                       \
-    OP(requant)                                                                                    \
-    OP(row_put)                                                                                    \
-    OP(row_keeps)                                                                                  \
-    OP(row_get)                                                                                    \
-    OP(pool)                                                                                       \
-    OP(hc_mix)                                                                                     \
-    OP(hc_collapse)                                                                                \
-    OP(hc_expand)                                                                                  \
-    OP(hc_site)                                                                                    \
-    OP(hc_mean)                                                                                    \
-    OP(select)                                                                                     \
-    OP(attend)                                                                                     \
-    OP(attend_gqa)                                                                                 \
-    OP(route)                                                                                      \
-    OP(moe)                                                                                        \
-    OP(bring)                                                                                      \
-    OP(unshard)                                                                                    \
-    OP(engram_gate)                                                                                \
-    OP(best)                                                                                       \
-    OP(draw)                                                                                       \
-    OP(mass)                                                                                       \
-    OP(choose)                                                                                     \
-    OP(logprob)                                                                                    \
-    OP(count)                                                                                      \
-    OP(penalize)                                                                                   \
-    OP(accept)                                                                                     \
-    OP(commit)                                                                                     \
-    OP(markov)                                                                                     \
-    OP(stamp)                                                                                      \
-    OP(side)                                                                                       \
-    OP(prefetch)                                                                                   \
-    OP(inspect)                                                                                    \
-    OP(synth)
+    OP(stage) OP(embed) OP(rmsnorm) OP(matmul) OP(matmuls) OP(add) OP(swiglu) OP(rope)             \
+    OP(requant) OP(row_put) OP(row_keeps) OP(row_get) OP(pool) OP(hc_mix) OP(hc_collapse)          \
+    OP(hc_expand) OP(hc_site) OP(hc_mean) OP(select) OP(attend) OP(attend_gqa) OP(route) OP(moe)   \
+    OP(unshard) OP(engram_gate) OP(best) OP(draw) OP(mass) OP(choose) OP(logprob) OP(count)        \
+    OP(penalize) OP(accept) OP(commit) OP(markov) OP(bring) OP(stamp) OP(side) OP(prefetch)        \
+    OP(inspect) OP(synth)
+/* clang-format on */
 
 struct op_table {
 #define OP_ENTRY(name) void (*name)(struct queue *q, const struct name##_args *a);
