@@ -2,7 +2,7 @@
 // exact best of them.
 //
 //   score_keys   order words of all competing entries, and how many have which first digit: every
-//                multiprocessor, where a row has many entries; score_lots where copies can bring the keys
+//                multiprocessor, where a row has many entries; score_lots where copies can bring the keys (index_score.cuh)
 //   pick_gang    a gang of blocks (a cluster) a row. Its first block gets a list in ascending order of
 //                entries: all of them where they are few and the gang scores them, else those that
 //                the first digit leaves. There it finds the bound digit by digit. Where too many are left
@@ -12,9 +12,8 @@
 // of the reference as long as they are exact; heads are added in index order, multiply then add.
 #include <cooperative_groups.h>
 
-#include "kernels/cuda/index_side.cuh"
+#include "kernels/cuda/index_score.cuh"
 
-#define LOT 32 // entries whose heads a warp adds at a time
 #define GANG 8
 #define FEW 4096                        // entries of a list
 #define OWN (FEW / THREADS)             // of these a thread's
@@ -23,205 +22,6 @@
 #define STRETCH (CUDA_WARP * CUDA_WARP) // words that a warp looks through at a time
 #define LINES_HELD 8       // so many times 32 words of a warp go into a list from registers
 #define SHARED_STATIC 1024 // more than pick_gang has beside its dynamic memory, and score_keys
-#define SCORE_STATIC (18 << 10)
-
-// The first digit of a word, descending: its first FIRST_BITS bits where it is of a magnitude between 2^-17 and
-// 2^13, and one digit each for what is larger, smaller, negative and smaller, negative and larger.
-#define FIRST_BITS 14
-#define FIRST_LOW ((127 - 17) << (FIRST_BITS - 9))
-#define FIRST_HIGH ((127 + 13) << (FIRST_BITS - 9))
-#define FIRST_SPAN (FIRST_HIGH - FIRST_LOW + 1)
-#define FIRST_HALF (1 << (FIRST_BITS - 1))
-static_assert(2 * (FIRST_SPAN + 1) <= DIGITS, "digits of both signs");
-
-__device__ static inline int first_digit(uint32_t word)
-{
-    int v = (int)(word >> (32 - FIRST_BITS)) - FIRST_HALF, at = v < 0 ? ~v : v;
-
-    at = min(max(at, FIRST_LOW - 1), FIRST_HIGH) - (FIRST_LOW - 1);
-    return v < 0 ? FIRST_SPAN + 1 + at : FIRST_SPAN - at;
-}
-
-// The first bits of the complements of all words of a digit, -1 where they differ.
-__device__ static inline int first_prefix(int digit)
-{
-    int at = digit > FIRST_SPAN ? digit - FIRST_SPAN - 1 : FIRST_SPAN - digit;
-
-    if (at == 0 || at == FIRST_SPAN)
-        return -1;
-    at += FIRST_LOW - 1;
-    return digit > FIRST_SPAN ? FIRST_HALF + at : FIRST_HALF - 1 - at;
-}
-
-// Of a row, zero between ops.
-struct index_count {
-    uint32_t first[DIGITS];
-};
-static_assert(sizeof(struct index_count) <= INDEX_COUNT, "room of a row");
-
-struct indexing {
-    struct select_args a;
-    int row0;
-    int few;                   // rows of up to so many entries are scored where they are picked
-    bool behind;               // score_keys stands before pick_gang
-    struct index_count *count; // [rows]
-};
-
-// Blocks in x share out a row's entries, blocks in y are rows; a warp scores a LOT while the next side of it is on
-// its way. Bound by the decoding of keys.
-template <int TILES>
-__global__ static void __launch_bounds__(THREADS, 1) score_keys(const __grid_constant__ indexing x)
-{
-    __shared__ struct field f;
-    __shared__ __align__(16) uint32_t staged[TILES * 8 * QUERY_LINE];
-    __shared__ uint32_t count[DIGITS];
-    __shared__ __align__(8) float wt[HEADS_MAX];
-    extern __shared__ __align__(16) unsigned char dynamic[];
-    const struct select_args &a = x.a;
-    int lane = (int)threadIdx.x % CUDA_WARP, warp = (int)threadIdx.x / CUDA_WARP;
-    int r = x.row0 + (int)blockIdx.y, stride = (int)gridDim.x * WARPS * LOT;
-    int at = (warp * (int)gridDim.x + (int)blockIdx.x) * LOT;
-    float *hits = (float *)dynamic + warp * LOT * HIT_LINE;
-    uint32_t *word = (uint32_t *)a.scratch + (size_t)blockIdx.y * (size_t)a.keys.cap;
-    const unsigned char *keys;
-    uint4 q[TILES][DIM / 32];
-    struct side now, next;
-
-    for (int i = (int)threadIdx.x; i < DIGITS; i += THREADS)
-        count[i] = 0;
-    dependency_settle();
-    dependency_next(); // what comes in now may read what was written before this kernel
-    keys = slot_keys(a, r);
-    field_load(a, r, &f);
-    if (f.size <= x.few || !is_scored(a, f))
-        return;
-    side_load(a, f, keys, at, &now);
-    weights_stage(a, r, wt);
-    queries_stage<TILES>(a.q + (size_t)r * (size_t)a.heads * DIM, a.heads, staged);
-    __syncthreads();
-#pragma unroll
-    for (int h = 0; h < TILES; h++)
-#pragma unroll
-        for (int b = 0; b < DIM / 32; b++)
-            q[h][b] = query_load(staged, h, b);
-#pragma unroll 1
-    for (int half = 0; at < f.size; half ^= 1) {
-        side_load(a, f, keys, half ? at + stride : at + SIDE, &next);
-        side_scores<TILES, false>(
-            now, wt, [&](int h, int b) { return q[h][b]; }, hits + half * SIDE * HIT_LINE);
-        now = next;
-        if (!half)
-            continue;
-        __syncwarp();
-        if (at + lane < f.size) {
-            uint32_t w = hits_word<TILES>(a, hits + lane * HIT_LINE);
-
-            word[at + lane] = w;
-            atomicAdd(&count[first_digit(w)], 1);
-        }
-        __syncwarp();
-        at += stride;
-    }
-    __syncthreads();
-    for (int i = (int)threadIdx.x; i < DIGITS; i += THREADS)
-        if (count[i])
-            atomicAdd(&x.count[blockIdx.y].first[i], count[i]);
-}
-
-// The same of all entries where their keys lie behind each other: a lot comes as one copy. The second ones wait for the
-// queries, so that the first ones are there when these are.
-#define LOT_BYTES (LOT * ROW_WORDS * (int)sizeof(uint32_t))
-#define LOTS 2 // of a warp there is room for
-
-template <int TILES>
-__global__ static void __launch_bounds__(THREADS, 1) score_lots(const __grid_constant__ indexing x)
-{
-    __shared__ struct field f;
-    __shared__ __align__(16) uint32_t staged[TILES * 8 * QUERY_LINE];
-    __shared__ uint32_t count[DIGITS];
-    __shared__ __align__(8) float wt[HEADS_MAX];
-    __shared__ uint64_t come[WARPS][LOTS];
-    extern __shared__ __align__(16) unsigned char dynamic[];
-    const struct select_args &a = x.a;
-    int lane = (int)threadIdx.x % CUDA_WARP, warp = (int)threadIdx.x / CUDA_WARP;
-    int r = x.row0 + (int)blockIdx.y, stride = (int)gridDim.x * WARPS * LOT;
-    int at = (warp * (int)gridDim.x + (int)blockIdx.x) * LOT, size;
-    unsigned char *lot = dynamic + warp * LOTS * LOT_BYTES;
-    float *hits = (float *)(dynamic + WARPS * LOTS * LOT_BYTES) + warp * LOT * HIT_LINE;
-    uint32_t *word = (uint32_t *)a.scratch + (size_t)blockIdx.y * (size_t)a.keys.cap;
-    const unsigned char *keys;
-    struct query_part<TILES> part;
-    uint4 q[TILES][DIM / 32];
-    auto bring = [&](int first, int to) {
-        int bytes = (size - first) * ROW_WORDS * (int)sizeof(uint32_t) + 15 & ~15;
-
-        if (lane > 0 || first >= size)
-            return;
-        bytes = min(bytes, LOT_BYTES);
-        barrier_expect(&come[warp][to], bytes);
-        bulk_bring(lot + to * LOT_BYTES,
-                   keys + (size_t)(uint32_t)first * (ROW_WORDS * sizeof(uint32_t)), bytes,
-                   &come[warp][to]);
-    };
-
-    for (int i = (int)threadIdx.x; i < DIGITS; i += THREADS)
-        count[i] = 0;
-    if (lane == 0) {
-        for (int i = 0; i < LOTS; i++)
-            barrier_init(&come[warp][i], 1);
-        barrier_publish();
-    }
-    dependency_settle();
-    dependency_next(); // what comes in now may read what was written before this kernel
-    queries_ask(a.q + (size_t)r * (size_t)a.heads * DIM, a.heads, &part);
-    keys = slot_keys(a, r);
-    field_load(a, r, &f);
-    size = f.size;
-    if (size <= x.few || !is_scored(a, f))
-        return;
-    bring(at, 0);
-    weights_stage(a, r, wt);
-    queries_put(part, staged);
-    __syncthreads();
-    bring(at + stride, 1);
-#pragma unroll
-    for (int h = 0; h < TILES; h++)
-#pragma unroll
-        for (int b = 0; b < DIM / 32; b++)
-            q[h][b] = query_load(staged, h, b);
-
-    auto query = [&](int h, int b) { return q[h][b]; };
-#pragma unroll 1
-    for (int i = 0; at < size; i++) {
-        int to = i % LOTS;
-
-        barrier_wait(&come[warp][to], i / LOTS % 2);
-#pragma unroll 1
-        for (int half = 0; half < 2; half++) {
-            struct side now;
-
-            side_take((const uint32_t *)(lot + to * LOT_BYTES) + half * SIDE * ROW_WORDS, &now);
-            if (side_near(now))
-                side_scores<TILES, true>(now, wt, query, hits + half * SIDE * HIT_LINE);
-            else
-                side_scores<TILES, false>(now, wt, query, hits + half * SIDE * HIT_LINE);
-        }
-        __syncwarp();
-        bring(at + LOTS * stride, to);
-        if (at + lane < size) {
-            uint32_t w = hits_word<TILES>(a, hits + lane * HIT_LINE);
-
-            word[at + lane] = w;
-            atomicAdd(&count[first_digit(w)], 1);
-        }
-        __syncwarp();
-        at += stride;
-    }
-    __syncthreads();
-    for (int i = (int)threadIdx.x; i < DIGITS; i += THREADS)
-        if (count[i])
-            atomicAdd(&x.count[blockIdx.y].first[i], count[i]);
-}
 
 // Entries that a row takes; all of a block's threads.
 __device__ static int taken_of(const struct select_args &a, const struct field &f)
