@@ -15,12 +15,17 @@
 #include "kernels/cuda/index_score.cuh"
 
 #define GANG 8
+#define GANG_WIDE 16                    // where so many gangs of that many blocks fit
+#define WIDE_ROWS 4                     // at most
+#define WIDE_FROM (32 << 10)            // entries, or where the gang scores them
 #define FEW 4096                        // entries of a list
-#define OWN (FEW / THREADS)             // of these a thread's
+#define OWN_MOST (FEW / THREADS)        // of these a thread's
+#define OWN_FEW 2                       // and of a list that is mostly what is taken
 #define RUN (DIGITS / THREADS)          // digits of a thread
 #define LEVELS 3                        // counted in shared memory
 #define STRETCH (CUDA_WARP * CUDA_WARP) // words that a warp looks through at a time
-#define LINES_HELD 8       // so many times 32 words of a warp go into a list from registers
+// Words of a warp that wait in shared memory for their places in a list.
+#define KEPT (DIGITS / WARPS / 2)
 #define SHARED_STATIC 1024 // more than pick_gang has beside its dynamic memory, and score_keys
 
 // Entries that a row takes; all of a block's threads.
@@ -42,7 +47,7 @@ struct pick_room {
     uint64_t told, listed; // barriers: how many every block has, and the first one's list
     struct field f;
     int warp[WARPS], digit, left, here; // what was found, what is to find in it, how many are in it
-    __align__(8) int found[GANG][2];    // of every block's entries: sure, ties
+    __align__(8) int found[GANG_WIDE][2]; // of every block's entries: sure, ties
     union {
         __align__(16) uint2 list[LIST_WORDS]; // words, and their places in the row's field
         __align__(16) uint32_t word
@@ -156,7 +161,8 @@ __device__ static void words_score(const struct select_args &a, int r, int base,
 #pragma unroll 1
     for (int at = warp * SIDE; at < n; at += WARPS * SIDE) {
         side_scores<TILES, false>(
-            now, m.wt, [=](int h, int b) { return query_load(staged, h, b); }, hits);
+            now, m.wt, [=](int h, int b) { return query_load(staged, h, b); },
+            hits + lane / 4 * HIT_LINE, SIDE / 2);
         side_load(a, m.f, keys, base + at + WARPS * SIDE, &now);
         __syncwarp();
         if (lane < SIDE && at + lane < n)
@@ -166,23 +172,22 @@ __device__ static void words_score(const struct select_args &a, int r, int base,
     }
 }
 
-// STRETCH words of a warp from `at` on, a lane every 32nd.
+// STRETCH words of a warp from `at` on, a lane every 32nd; 0 behind the end.
 __device__ static inline void words_load(const uint32_t *far, int at, int end,
                                          uint32_t (&w)[CUDA_WARP])
 {
-    int lane = (int)threadIdx.x % CUDA_WARP;
+    int lane = (int)threadIdx.x % CUDA_WARP, left = end - at - lane;
+    const uint32_t *from = held(far + at + lane); // else each load finds its address by itself
 
 #pragma unroll
     for (int c = 0; c < CUDA_WARP; c++) {
-        int i = at + c * CUDA_WARP;
-
-        if (c % 8 == 0 && i >= end)
+        if (c % 8 == 0 && at + c * CUDA_WARP >= end)
             break;
-        w[c] = i + lane < end ? __ldcg(far + i + lane) : 0;
+        w[c] = c * CUDA_WARP < left ? __ldcg(from + c * CUDA_WARP) : 0;
     }
 }
 
-// Which of words 32 lane .. 32 lane + 31 of the stretch are as large as `least`.
+// Which of words 32 lane .. 32 lane + 31 of the stretch are as large as `least`, which is not 0.
 __device__ static inline uint32_t words_mask(const uint32_t (&w)[CUDA_WARP], int at, int end,
                                              uint32_t least)
 {
@@ -191,12 +196,11 @@ __device__ static inline uint32_t words_mask(const uint32_t (&w)[CUDA_WARP], int
 
 #pragma unroll
     for (int c = 0; c < CUDA_WARP; c++) {
-        int i = at + c * CUDA_WARP;
         uint32_t set;
 
-        if (c % 8 == 0 && i >= end)
+        if (c % 8 == 0 && at + c * CUDA_WARP >= end)
             break;
-        set = __ballot_sync(FULL_MASK, i + lane < end && w[c] >= least);
+        set = __ballot_sync(FULL_MASK, w[c] >= least);
         mine = lane == c ? set : mine;
     }
     return mine;
@@ -246,52 +250,60 @@ __device__ static inline void list_fill(const uint32_t *far, int at, int end, ui
     }
 }
 
-// The words of at least `least` of all blocks into the first one's list, ascending; `w` are the first ones of
-// each warp's. Returns how many there are.
+// The words of at least `least` of all blocks into the first one's list, ascending; `w` are the first ones of each warp's.
+// Returns how many there are. Until their places are known a warp's wait in bins that no list needs.
 __device__ static int list_make(const uint32_t *far, int base, int n, uint32_t least,
                                 uint32_t (&w)[CUDA_WARP], struct pick_room &m)
 {
     int lane = (int)threadIdx.x % CUDA_WARP, warp = (int)threadIdx.x / CUDA_WARP, all;
-    int rank = (int)blockIdx.x, run = (n + WARPS * CUDA_WARP - 1) / (WARPS * CUDA_WARP) * CUDA_WARP;
-    int at = base + warp * run, end = min(at + run, base + n), mine, place;
-    uint32_t mask = words_mask(w, at, end, least);
+    int rank = (int)blockIdx.x, blocks = (int)gridDim.x;
+    int run = (n + WARPS * CUDA_WARP - 1) / (WARPS * CUDA_WARP) * CUDA_WARP;
+    int at = base + warp * run, end = min(at + run, base + n), mine = 0, place;
+    uint2 *kept = (uint2 *)m.bin[LEVELS - 1] + warp * KEPT;
 
-    mine = __popc(mask);
 #pragma unroll 1
-    for (int s = at + STRETCH; s < end; s += STRETCH) {
+    for (int s = at;;) {
+#pragma unroll
+        for (int c = 0; c < CUDA_WARP; c++) {
+            int i = s + c * CUDA_WARP;
+            uint32_t set;
+
+            if (c % 8 == 0 && i >= end)
+                break;
+            set = __ballot_sync(FULL_MASK, w[c] >= least);
+            if (set) { // seldom
+                int to = mine + __popc(set & ((1u << lane) - 1));
+
+                if (w[c] >= least && to < KEPT)
+                    kept[to] = make_uint2(w[c], (uint32_t)(i + lane));
+                mine += __popc(set);
+            }
+        }
+        s += STRETCH;
+        if (s >= end)
+            break;
         words_load(far, s, end, w);
-        mine += __popc(words_mask(w, s, end, least));
     }
-    mine = __reduce_add_sync(FULL_MASK, mine);
     if (lane == 0)
         m.warp[warp] = mine;
     __syncthreads();
     all = __reduce_add_sync(FULL_MASK, lane < WARPS ? m.warp[lane] : 0);
     place = lane < warp ? m.warp[lane] : 0;
     gang_wait(); // everybody has begun
-    if ((int)threadIdx.x < GANG)
+    if ((int)threadIdx.x < blocks)
         peer_send((uint2 *)m.found[rank], make_uint2((uint32_t)all, 0), &m.told, (int)threadIdx.x);
     barrier_wait(&m.told, 0);
-    place += lane < rank ? m.found[lane][0] : 0;
-    place = __reduce_add_sync(FULL_MASK, place);
-    all = 0;
-#pragma unroll
-    for (int g = 0; g < GANG; g++)
-        all += m.found[g][0];
+    all = lane < blocks ? m.found[lane][0] : 0;
+    place = __reduce_add_sync(FULL_MASK, place + (lane < rank ? all : 0));
+    all = __reduce_add_sync(FULL_MASK, all);
     if (rank == 0 && threadIdx.x == 0)
         barrier_expect(&m.listed, all * (int)sizeof(uint2));
-    if (run <= LINES_HELD * CUDA_WARP) {
-#pragma unroll
-        for (int c = 0; c < LINES_HELD; c++) {
-            uint32_t set = __shfl_sync(FULL_MASK, mask, c);
-
-            if (set >> lane & 1)
-                peer_send(&m.list[word_at(place + __popc(set & ((1u << lane) - 1)))],
-                          make_uint2(w[c], (uint32_t)(at + c * CUDA_WARP + lane)), &m.listed, 0);
-            place += __popc(set);
-        }
+    if (mine <= KEPT) {
+        for (int i = lane; i < mine; i += CUDA_WARP)
+            peer_send(&m.list[word_at(place + i)], kept[i], &m.listed, 0);
     } else {
-        list_fill(far, at, end, least, mask, place, m, w);
+        words_load(far, at, end, w);
+        list_fill(far, at, end, least, words_mask(w, at, end, least), place, m, w);
     }
     if (rank == 0)
         barrier_wait(&m.listed, 0);
@@ -299,17 +311,19 @@ __device__ static int list_make(const uint32_t *far, int base, int n, uint32_t l
     return all;
 }
 
-// The k best of a list of n words, of which `b` says what is known; bins are zero.
+// The k best of a list of n words, of which `b` says what is known; bins are zero. A thread has up to OWN of them.
+template <int OWN>
 __device__ static void list_pick(const struct select_args &a, int n, int k, bool entries,
                                  struct bound b, struct pick_room &m, int32_t *sel)
 {
     int run = (n + THREADS - 1) / THREADS, begin = min((int)threadIdx.x * run, n);
     int own = min(run, n - begin), total, place, sure = 0, ties = 0, level = 0;
+    const struct field f = m.f;
     uint2 w[OWN];
     auto each = [&](auto what) { // the block has no use for more than `run`
 #pragma unroll
         for (int i = 0; i < OWN; i++) {
-            if (i >= run)
+            if (OWN > OWN_FEW && i >= run)
                 break;
             if (i < own)
                 what(i);
@@ -355,7 +369,7 @@ __device__ static void list_pick(const struct select_args &a, int n, int k, bool
         bool is_sure = bound_above(b, w[i].x), is_tie = bound_tie(b, w[i].x);
 
         if (is_sure || (is_tie && ties < b.left))
-            sel[sure + min(ties, b.left)] = entry_of(m.f, (int)w[i].y);
+            sel[sure + min(ties, b.left)] = entry_of(f, (int)w[i].y);
         sure += is_sure;
         ties += is_tie;
     });
@@ -368,7 +382,7 @@ __device__ static void gang_digit(const uint32_t *far, int begin, int end, int l
                                   struct bound *b, struct pick_room &m)
 {
     cooperative_groups::cluster_group gang = cooperative_groups::this_cluster();
-    int bits = bound_bits(*b);
+    int bits = bound_bits(*b), blocks = (int)gridDim.x;
     uint32_t *bin = m.bin[level];
 
     bins_clear(m.mine, DIGITS);
@@ -381,7 +395,7 @@ __device__ static void gang_digit(const uint32_t *far, int begin, int end, int l
     }
     __syncthreads();
     for (int i = (int)threadIdx.x; i < DIGITS; i += THREADS)
-        for (int g = 0; m.mine[i] && g < GANG; g++)
+        for (int g = 0; m.mine[i] && g < blocks; g++)
             atomicAdd(gang.map_shared_rank(&bin[i], g), m.mine[i]);
     gang_meet();
     digit_of(((const uint4 *)bin)[threadIdx.x], b->left, m);
@@ -410,7 +424,7 @@ __device__ static void gang_pick(const uint32_t *far, int base, int n, struct bo
         place[s] = block_before(mine[s], m.warp, &all[s]);
         __syncthreads();
     }
-    if ((int)threadIdx.x < GANG * 2)
+    if (threadIdx.x < gridDim.x * 2)
         *gang.map_shared_rank(&m.found[gang.block_rank()][threadIdx.x % 2], threadIdx.x / 2) =
             threadIdx.x % 2 ? all[1] : all[0];
     gang_meet();
@@ -441,37 +455,45 @@ __global__ static void __launch_bounds__(THREADS, 1) pick_gang(const __grid_cons
     int32_t *sel = a.sel + (size_t)r * (size_t)a.topk;
     struct bound b = { 0, -1, 0, 0 };
     int k, share, base, n, run;
+    struct field f;
     uint4 of;
 
-    bins_clear(m.bin[0], LEVELS * DIGITS);
     if (t == 0) {
         barrier_init(&m.told, 1);
         barrier_init(&m.listed, 1);
         barrier_publish();
-        barrier_expect(&m.told, GANG * (int)sizeof(uint2));
+        barrier_expect(&m.told, (int)gridDim.x * (int)sizeof(uint2));
     }
     gang_begin();
     dependency_next();
     if (!x.behind) // else this block came in behind all that is read before scores
         dependency_settle();
-    field_load(a, r, &m.f);
-    k = taken_of(a, m.f);
-    if (k == 0 || k == m.f.size) { // everything that competes
+    if (a.cand_in) {
+        field_load(a, r, &m.f);
+        f = m.f;
+    } else {
+        f = field_all(a, r);
+        if (t == 0)
+            m.f = f;
+    }
+    k = taken_of(a, f);
+    if (k == 0 || k == f.size) { // everything that competes
         dependency_settle();
         for (int i = t; rank == 0 && i < a.topk; i += THREADS)
-            sel[i] = i < (k ? k : m.f.n) ? (k ? entry_of(m.f, i) : i) : -1;
+            sel[i] = i < (k ? k : f.n) ? (k ? entry_of(f, i) : i) : -1;
         for (int i = t; rank == 0 && i < DIGITS; i += THREADS)
             first[i] = 0;
         gang_wait();
         return;
     }
-    share = (m.f.size + GANG - 1) / GANG;
+    share = (f.size + (int)gridDim.x - 1) / (int)gridDim.x;
     base = rank * share;
-    n = max(0, min(m.f.size - base, share));
-    if (m.f.size <= x.few) {
+    n = max(0, min(f.size - base, share));
+    if (f.size <= x.few) {
         if (rank == 0 && t == 0)
-            barrier_expect(&m.listed, m.f.size * (int)sizeof(uint32_t));
-        gang_wait(); // everybody has begun
+            barrier_expect(&m.listed, f.size * (int)sizeof(uint32_t));
+        __syncthreads(); // the field is there
+        gang_wait();     // everybody has begun
         words_score<TILES>(a, r, base, n, m);
         dependency_settle();
         if (rank > 0)
@@ -480,20 +502,23 @@ __global__ static void __launch_bounds__(THREADS, 1) pick_gang(const __grid_cons
         bins_clear(m.bin[0], LEVELS * DIGITS);
         barrier_wait(&m.listed, 0);
         __syncthreads();
-        list_pick(a, m.f.size, k, false, b, m, sel);
+        list_pick<OWN_MOST>(a, f.size, k, false, b, m, sel);
         return;
     }
     dependency_settle();
     of = __ldcg((const uint4 *)first + t);
     run = (n + WARPS * CUDA_WARP - 1) / (WARPS * CUDA_WARP) * CUDA_WARP;
     words_load(far, base + t / CUDA_WARP * run, min(base + (t / CUDA_WARP + 1) * run, base + n), w);
+    bins_clear(m.bin[0], LEVELS * DIGITS);
     digit_of(of, k, m);
-    b = bound_first(k, m.f.size, m);
+    b = bound_first(k, f.size, m);
     if (b.known > 0 && k - b.left + b.here <= FEW) {
         n = list_make(far, base, n,
                       ~(b.prefix << (32 - FIRST_BITS) | (1u << (32 - FIRST_BITS)) - 1), w, m);
-        if (rank == 0)
-            list_pick(a, n, k, true, b, m, sel);
+        if (rank == 0 && n <= OWN_FEW * THREADS)
+            list_pick<OWN_FEW>(a, n, k, true, b, m, sel);
+        else if (rank == 0)
+            list_pick<OWN_MOST>(a, n, k, true, b, m, sel);
     } else {
         gang_wait();
         gang_meet(); // bins are zero
@@ -520,28 +545,36 @@ static size_t pick_bytes(int tiles)
     return alone > sizeof(struct pick_room) ? alone : sizeof(struct pick_room);
 }
 
+static size_t lots_bytes(void)
+{
+    return WARPS * (LOTS * LOT_BYTES + LOT_HITS * sizeof(float));
+}
+
 // Whether copies can bring keys of a lot, and a block has room for them.
 static bool lots_lie(const struct cuda_device *d, const struct select_args *a)
 {
     return !a->cand_in && a->keys.row_bytes == ROW_WORDS * sizeof(uint32_t) &&
            (((uintptr_t)a->keys.base | a->keys.slot_stride) & 15) == 0 &&
-           hit_bytes(LOT) + WARPS * LOTS * LOT_BYTES + SCORE_STATIC <= (size_t)d->shared_max;
+           lots_bytes() + SCORE_STATIC <= (size_t)d->shared_max;
 }
 
 template <int TILES> static void index_launch(struct queue *q, struct indexing *x, int rows)
 {
     const struct cuda_device *d = (const struct cuda_device *)q->dev;
     unsigned lots = blocks_for((size_t)x->a.keys.cap, LOT), most = (unsigned)(d->sms / rows);
+    unsigned gang = GANG;
 
     most = most < 1 ? 1 : most;
     x->behind = x->a.keys.cap > x->few;
+    if (rows <= d->wide_picks && (!x->behind || x->a.keys.cap > WIDE_FROM))
+        gang = GANG_WIDE;
     if (x->behind && lots_lie(d, &x->a))
         launch(q, score_lots<TILES>, dim3(lots < most ? lots : most, (unsigned)rows), THREADS,
-               hit_bytes(LOT) + WARPS * LOTS * LOT_BYTES, *x);
+               lots_bytes(), *x);
     else if (x->behind)
         launch(q, score_keys<TILES>, dim3(lots < most ? lots : most, (unsigned)rows), THREADS,
                hit_bytes(LOT), *x);
-    launch_cluster(q, pick_gang<TILES>, GANG, dim3(GANG, (unsigned)rows), THREADS,
+    launch_cluster(q, pick_gang<TILES>, gang, dim3(gang, (unsigned)rows), THREADS,
                    pick_bytes(TILES), *x);
 }
 
@@ -566,22 +599,55 @@ bool select_by_units(struct queue *q, const struct select_args *a, int row0, int
     return true;
 }
 
-template <int TILES> static cudaError_t index_room(int shared_max)
+// How many wide gangs fit at once, of those that rows may have.
+template <int TILES> static int wide_gangs()
+{
+    cudaLaunchAttribute attr = {};
+    cudaLaunchConfig_t c = {};
+    int gangs = 0;
+    cudaError_t e = cudaFuncSetAttribute((const void *)pick_gang<TILES>,
+                                         cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
+
+    attr.id = cudaLaunchAttributeClusterDimension;
+    attr.val.clusterDim.x = GANG_WIDE;
+    attr.val.clusterDim.y = attr.val.clusterDim.z = 1;
+    c.gridDim = GANG_WIDE;
+    c.blockDim = THREADS;
+    c.dynamicSmemBytes = pick_bytes(TILES);
+    c.attrs = &attr;
+    c.numAttrs = 1;
+    if (e == cudaSuccess)
+        e = cudaOccupancyMaxActiveClusters(&gangs, pick_gang<TILES>, &c);
+    if (e != cudaSuccess)
+        (void)cudaGetLastError(); // a device without clusters of so many blocks
+    return e == cudaSuccess ? gangs : 0;
+}
+
+template <int TILES> static cudaError_t index_room(int shared_max, int *wide)
 {
     cudaError_t e = shared_room(score_keys<TILES>, shared_max);
 
     if (e == cudaSuccess)
         e = shared_room(score_lots<TILES>, shared_max);
-    return e != cudaSuccess ? e : shared_room(pick_gang<TILES>, shared_max);
+    if (e == cudaSuccess)
+        e = shared_room(pick_gang<TILES>, shared_max);
+    if (e == cudaSuccess) {
+        int gangs = wide_gangs<TILES>();
+
+        *wide = gangs < *wide ? gangs : *wide;
+    }
+    return e;
 }
 
-cudaError_t index_limits(int shared_max)
+cudaError_t index_limits(int shared_max, int *wide)
 {
-    cudaError_t e = index_room<1>(shared_max);
+    cudaError_t e;
 
+    *wide = WIDE_ROWS;
+    e = index_room<1>(shared_max, wide);
     if (e == cudaSuccess)
-        e = index_room<2>(shared_max);
+        e = index_room<2>(shared_max, wide);
     if (e == cudaSuccess)
-        e = index_room<4>(shared_max);
+        e = index_room<4>(shared_max, wide);
     return e;
 }

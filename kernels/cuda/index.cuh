@@ -18,6 +18,14 @@ __device__ static inline int entry_of(const struct field &f, int i)
     return f.cand ? f.cand[i / f.block] * f.block + i % f.block : i;
 }
 
+// The field of row r where all entries compete.
+__device__ static inline struct field field_all(const struct select_args &a, int r)
+{
+    int n = (a.info[r].pos + 1) / a.ratio;
+
+    return { NULL, a.block, n, n };
+}
+
 // The field of row r into shared memory, by all threads. Only the last candidate block can be cut
 // by n: its entries are the newest.
 __device__ static inline void field_load(const struct select_args &a, int r, struct field *f)
@@ -50,6 +58,6 @@ __device__ static inline bool is_scored(const struct select_args &a, const struc
 // keys and queries are values of QI; false: it cannot.
 bool select_by_units(struct queue *q, const struct select_args *a, int row0, int rows);
 
-cudaError_t index_limits(int shared_max);
+cudaError_t index_limits(int shared_max, int *wide);
 
 #endif

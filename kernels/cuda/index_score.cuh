@@ -91,7 +91,8 @@ __global__ static void __launch_bounds__(THREADS, 1) score_keys(const __grid_con
     for (int half = 0; at < f.size; half ^= 1) {
         side_load(a, f, keys, half ? at + stride : at + SIDE, &next);
         side_scores<TILES, false>(
-            now, wt, [&](int h, int b) { return q[h][b]; }, hits + half * SIDE * HIT_LINE);
+            now, wt, [&](int h, int b) { return q[h][b]; },
+            hits + (half * SIDE + lane / 4) * HIT_LINE, SIDE / 2);
         now = next;
         if (!half)
             continue;
@@ -113,15 +114,19 @@ __global__ static void __launch_bounds__(THREADS, 1) score_keys(const __grid_con
 
 // The same of all entries where their keys lie behind each other: a lot comes as one copy. The second ones wait for the
 // queries, so that the first ones are there when these are.
+//
+// Of the rows of the matrix unit even ones are keys of the lot's first half, odd ones of its second half: 16 keys are 16 banks
+// apart, so that lanes that read codes meet in no bank; lines of the second half lie 8 banks further for the same reason.
 #define LOT_BYTES (LOT * ROW_WORDS * (int)sizeof(uint32_t))
-#define LOTS 2 // of a warp there is room for
+#define LOTS 2                              // of a warp there is room for
+#define LOT_GAP 8                           // words between the lines of both halves
+#define LOT_HITS (LOT * HIT_LINE + LOT_GAP) // words of a lot's lines
 
 template <int TILES>
 __global__ static void __launch_bounds__(THREADS, 1) score_lots(const __grid_constant__ indexing x)
 {
-    __shared__ struct field f;
     __shared__ __align__(16) uint32_t staged[TILES * 8 * QUERY_LINE];
-    __shared__ uint32_t count[DIGITS];
+    __shared__ __align__(16) uint32_t count[DIGITS];
     __shared__ __align__(8) float wt[HEADS_MAX];
     __shared__ uint64_t come[WARPS][LOTS];
     extern __shared__ __align__(16) unsigned char dynamic[];
@@ -129,10 +134,13 @@ __global__ static void __launch_bounds__(THREADS, 1) score_lots(const __grid_con
     int lane = (int)threadIdx.x % CUDA_WARP, warp = (int)threadIdx.x / CUDA_WARP;
     int r = x.row0 + (int)blockIdx.y, stride = (int)gridDim.x * WARPS * LOT;
     int at = (warp * (int)gridDim.x + (int)blockIdx.x) * LOT, size;
+    int odd = lane / 4 % 2, own = odd * SIDE + lane / 8; // its first key of the lot
     unsigned char *lot = dynamic + warp * LOTS * LOT_BYTES;
-    float *hits = (float *)(dynamic + WARPS * LOTS * LOT_BYTES) + warp * LOT * HIT_LINE;
+    float *hits = (float *)(dynamic + WARPS * LOTS * LOT_BYTES) + warp * LOT_HITS;
     uint32_t *word = (uint32_t *)a.scratch + (size_t)blockIdx.y * (size_t)a.keys.cap;
     const unsigned char *keys;
+    struct field f;
+    float weight = 0;
     struct query_part<TILES> part;
     uint4 q[TILES][DIM / 32];
     auto bring = [&](int first, int to) {
@@ -147,23 +155,29 @@ __global__ static void __launch_bounds__(THREADS, 1) score_lots(const __grid_con
                    &come[warp][to]);
     };
 
-    for (int i = (int)threadIdx.x; i < DIGITS; i += THREADS)
-        count[i] = 0;
     if (lane == 0) {
         for (int i = 0; i < LOTS; i++)
             barrier_init(&come[warp][i], 1);
         barrier_publish();
     }
+    held(a.q); // arguments come while there is nothing else to wait for
+    held(a.info);
+    held(a.keys.base);
+    held(a.scratch);
     dependency_settle();
     dependency_next(); // what comes in now may read what was written before this kernel
-    queries_ask(a.q + (size_t)r * (size_t)a.heads * DIM, a.heads, &part);
-    keys = slot_keys(a, r);
-    field_load(a, r, &f);
+    f = field_all(a, r);
     size = f.size;
+    keys = slot_keys(a, r);
+    if (threadIdx.x < HEADS_MAX && (int)threadIdx.x < a.heads)
+        weight = a.wt[(size_t)r * (size_t)a.heads + threadIdx.x];
+    queries_ask(a.q + (size_t)r * (size_t)a.heads * DIM, a.heads, &part);
     if (size <= x.few || !is_scored(a, f))
         return;
     bring(at, 0);
-    weights_stage(a, r, wt);
+    ((uint4 *)count)[threadIdx.x] = make_uint4(0, 0, 0, 0);
+    if (threadIdx.x < HEADS_MAX)
+        wt[threadIdx.x] = weight;
     queries_put(part, staged);
     __syncthreads();
     bring(at + stride, 1);
@@ -174,6 +188,8 @@ __global__ static void __launch_bounds__(THREADS, 1) score_lots(const __grid_con
             q[h][b] = query_load(staged, h, b);
 
     auto query = [&](int h, int b) { return q[h][b]; };
+    float *hit = hits + own * HIT_LINE + odd * LOT_GAP;
+
 #pragma unroll 1
     for (int i = 0; at < size; i++) {
         int to = i % LOTS;
@@ -183,16 +199,17 @@ __global__ static void __launch_bounds__(THREADS, 1) score_lots(const __grid_con
         for (int half = 0; half < 2; half++) {
             struct side now;
 
-            side_take((const uint32_t *)(lot + to * LOT_BYTES) + half * SIDE * ROW_WORDS, &now);
+            side_take((const uint32_t *)(lot + to * LOT_BYTES) + (own + half * 8) * ROW_WORDS, 4,
+                      &now);
             if (side_near(now))
-                side_scores<TILES, true>(now, wt, query, hits + half * SIDE * HIT_LINE);
+                side_scores<TILES, true>(now, wt, query, hit + half * 8 * HIT_LINE, 4);
             else
-                side_scores<TILES, false>(now, wt, query, hits + half * SIDE * HIT_LINE);
+                side_scores<TILES, false>(now, wt, query, hit + half * 8 * HIT_LINE, 4);
         }
         __syncwarp();
         bring(at + LOTS * stride, to);
         if (at + lane < size) {
-            uint32_t w = hits_word<TILES>(a, hits + lane * HIT_LINE);
+            uint32_t w = hits_word<TILES>(a, hits + lane * HIT_LINE + lane / SIDE * LOT_GAP);
 
             word[at + lane] = w;
             atomicAdd(&count[first_digit(w)], 1);

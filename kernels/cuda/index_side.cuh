@@ -108,17 +108,18 @@ __device__ static inline void side_load(const struct select_args &a, const struc
 
 #define ROW_WORDS (DIM / 8 + 1) // of a key where keys lie behind each other
 
-// The same of entries whose keys lie behind each other from `row` on, in shared memory.
-__device__ static inline void side_take(const uint32_t *row, struct side *s)
+// The same from shared memory, where keys lie behind each other: the lane's first one is `row`, the other one `behind`
+// it.
+__device__ static inline void side_take(const uint32_t *row, int behind, struct side *s)
 {
-    int lane = (int)threadIdx.x % CUDA_WARP, r = lane / 4, t = lane % 4;
+    int t = (int)threadIdx.x % 4;
 
 #pragma unroll
     for (int m = 0; m < 2; m++) {
 #pragma unroll
         for (int b = 0; b < DIM / 32; b++)
-            s->code[m][b] = row[(r + m * 8) * ROW_WORDS + t * 4 + b];
-        s->scale[m] = row[(r + m * 8) * ROW_WORDS + DIM / 8];
+            s->code[m][b] = row[m * behind * ROW_WORDS + t * 4 + b];
+        s->scale[m] = row[m * behind * ROW_WORDS + DIM / 8];
     }
 }
 
@@ -145,15 +146,16 @@ __device__ static inline bool side_near(const struct side &s)
     return !__any_sync(FULL_MASK, far);
 }
 
-// What each head adds to the scores of a side's entries, to hit [SIDE][HIT_LINE]. NEAR: side_near says so; a code is
-// multiplied once instead of twice, with the same bits.
+// What each head adds to the scores of the lane's two entries of a side: the first one's line is `hit`, the other one's
+// `behind` it. Of each eight heads the last four lie half a line behind the first four: lanes that write together meet in no
+// bank. NEAR: side_near says so; a code is multiplied once instead of twice, with the same bits.
 #define HIT_LINE (HEADS_MAX + 4)
 
 template <int TILES, bool NEAR, typename Q>
 __device__ static inline void side_scores(const struct side &s, const float *wt, Q query,
-                                          float *hit)
+                                          float *hit, int behind)
 {
-    int lane = (int)threadIdx.x % CUDA_WARP, r = lane / 4, t = lane % 4;
+    int t = (int)threadIdx.x % 4;
     float dot[TILES][4] = {};
     uint32_t by[2];
 
@@ -187,7 +189,7 @@ __device__ static inline void side_scores(const struct side &s, const float *wt,
 
 #pragma unroll
         for (int m = 0; m < 2; m++) {
-            *(float2 *)(hit + (m * 8 + r) * HIT_LINE + h * 8 + t * 2) =
+            *(float2 *)(hit + m * behind * HIT_LINE + h * 4 + t / 2 * (HEADS_MAX / 2) + t % 2 * 2) =
                 make_float2(by_head.x * not_negative(dot[h][2 * m]),
                             by_head.y * not_negative(dot[h][2 * m + 1]));
         }
@@ -202,7 +204,7 @@ __device__ static inline uint32_t hits_word(const struct select_args &a, const f
 
 #pragma unroll
     for (int h = 0; h < TILES * 8; h += 4) { // behind the last head come zeros
-        float4 v = *(const float4 *)(hit + h);
+        float4 v = *(const float4 *)(hit + h / 8 * 4 + h / 4 % 2 * (HEADS_MAX / 2));
 
         sum += v.x;
         sum += v.y;

@@ -79,6 +79,11 @@ static inline uint32_t thread_here(void)
     return threadIdx.x;
 }
 
+template <typename T> static inline T held(T v)
+{
+    return v;
+}
+
 static inline void counter_mark(uint32_t *word, uint32_t bits)
 {
     *word |= bits;
