@@ -5,8 +5,9 @@
 #define BESIDE 2304 // bytes of shared memory of a block beside its list and rooms, the system's too
 
 #define W(b) exl3_codes<b>,
-using light = few_set<exl3_codes<2>, exl3_codes<3>, exl3_codes<4>, exl3_codes<5>, exl3_codes<6>,
-                      exl3_codes<8>, exl3_codes<10>>;
+// The widths that experts have most often are looked for first.
+using light = few_set<exl3_codes<6>, exl3_codes<10>, exl3_codes<8>, exl3_codes<4>, exl3_codes<5>,
+                      exl3_codes<3>, exl3_codes<2>>;
 using scaled = few_set<fp8_codes, fp4_codes<DTYPE_MXFP4>, fp4_codes<DTYPE_NVFP4>>;
 using plain = few_set<bf16_codes>;
 using rest =
@@ -32,6 +33,10 @@ template <class SET> static bool go(struct queue *q, struct few_launch *p)
         items += lots * f->strips * f->each;
     }
     p->of[1].ticket = p->of[0].ticket + p->places * p->of[0].strips;
+    for (int i = 0; i < 3; i++) {
+        p->mats[0][i] = i == 0 ? p->a.w1 : i == 1 ? p->a.w3 : p->a.w2;
+        p->mats[1][i] = i == 0 ? p->a.s1 : i == 1 ? p->a.s3 : p->a.s2;
+    }
     p->turn = TURN;
     p->room = SET::room(p->a.kinds);
     shared = FEW_WARPS * p->room + few_list_bytes(p->picks, lots);

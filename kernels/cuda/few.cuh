@@ -38,7 +38,7 @@ __device__ static inline void few_inputs(const struct few_launch &p, const int32
         int k0 = (task - at * blocks) * EXL3_BLOCK, up = at >= p.places;
         int place = up ? at - p.places : at, expert = place < p.picks ? id[place] : -1;
         int row = place < p.picks ? place / a.k : place - p.picks;
-        const struct mat *w = few_mat(a, expert, up);
+        const struct mat *w = few_mat(p, expert, up);
         struct few_type type;
         float v[4];
 
@@ -225,8 +225,8 @@ __device__ static inline void few_give(const struct few_launch &p, const struct 
         const float *at = f.z + (size_t)pick * (size_t)f.ld + n0;
 
         if (!j.down) {
-            const struct mat *w1 = few_mat(p.a, j.expert, 0), *w3 = few_mat(p.a, j.expert, 1);
-            const struct mat *w2 = few_mat(p.a, j.expert, 2);
+            const struct mat *w1 = few_mat(p, j.expert, 0), *w3 = few_mat(p, j.expert, 1);
+            const struct mat *w2 = few_mat(p, j.expert, 2);
             struct few_last<ROTATED> gate(*w1, n0), up(*w3, n0);
             float weight = j.expert < 0 ? 1 : p.a.weight[pick], v[2][4];
             uint2 su = make_uint2(0, 0);
@@ -554,6 +554,18 @@ template <class SET> __device__ static inline void few_turn(const struct few_lau
         ;
 }
 
+// The block's first item waits for the inputs. All threads, who have the same item.
+__device__ static inline void few_enter(const struct few_launch &p, struct few_job *j)
+{
+    if (j->begun)
+        return;
+    if (thread_here() == 0)
+        count_wait(p.ready, (uint32_t)p.inputs);
+    __syncthreads();
+    if (thread_here() % CUDA_WARP == 0)
+        j->begun = true;
+}
+
 // Bound by the decoding of the weights.
 template <class SET>
 __global__ static void __launch_bounds__(FEW_THREADS, SET::BLOCKS)
@@ -598,20 +610,16 @@ __global__ static void __launch_bounds__(FEW_THREADS, SET::BLOCKS)
     few_begin(p, &list);
     for (; item < list.products; item = next[0]) {
         few_item<SET>(p, list, item, j);
-        if (j->w)
-            SET::with(j->kind, [&]<class C>() { few_start<C, 0, 1>(*j); });
-        if (!j->begun) { // all blocks ask at once: nobody's second piece before the others' first
-            if (thread_here() == 0)
-                count_wait(p.ready, (uint32_t)p.inputs);
-            __syncthreads();
-            if (thread_here() % CUDA_WARP == 0)
-                j->begun = true;
-        }
         if (j->w) {
             SET::with(j->kind, [&]<class C>() {
+                few_start<C, 0, 1>(*j);
+                // All blocks ask at once: nobody's second piece before the others' first.
+                few_enter(p, j);
                 few_start<C, 1, FEW_SLOTS>(*j);
                 few_part<C>(p, list, *j);
             });
+        } else {
+            few_enter(p, j);
         }
         __syncthreads();
         if (j->w) {

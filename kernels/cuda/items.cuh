@@ -24,7 +24,8 @@ struct few_phase {
 // Places: row by pick and then by row of the shared expert.
 struct few_launch {
     struct moe_args a;
-    struct strip_x x, h; // inputs for gate, then for up; hidden values as inputs
+    const struct mat *mats[2][3]; // gate, up, down: of experts, of the shared one
+    struct strip_x x, h;          // inputs for gate, then for up; hidden values as inputs
     struct few_phase of[2];
     float *out; // [places][ldo]
     // counted: items; items of inputs; strips of outputs; marked, a bit each: strips of h of [places][FEW_LINE]
@@ -282,12 +283,22 @@ __device__ static inline int few_pick(const struct few_launch &p, int lot)
 }
 
 // Matrix 0 .. 2 of an expert: gate, up, down.
-__device__ static inline const struct mat *few_mat(const struct moe_args &a, int expert, int which)
+__device__ static inline const struct mat *few_mat(const struct few_launch &p, int expert,
+                                                   int which)
 {
-    const struct mat *shared = which == 0 ? a.s1 : which == 1 ? a.s3 : a.s2;
-    const struct mat *routed = which == 0 ? a.w1 : which == 1 ? a.w3 : a.w2;
+    return p.mats[expert < 0][which] + (expert < 0 ? 0 : expert);
+}
 
-    return expert < 0 ? shared : routed + expert;
+// Which of a matrix's pieces are the warp's.
+__device__ static inline void few_share(const struct few_phase &f, const struct few_job &j,
+                                        int pieces, struct few_span *to)
+{
+    int parts = f.splits * FEW_WARPS;
+    int part = (j.split >= f.splits ? j.split - f.splits : j.split) * FEW_WARPS +
+               (int)(thread_here() / CUDA_WARP);
+
+    to->at = few_over(pieces * part, parts, f.over_parts);
+    to->end = few_over(pieces * (part + 1), parts, f.over_parts);
 }
 
 // Which pieces of a job are the warp's; false: its strip is none of the matrix. The first codes of weights that are not
@@ -297,32 +308,45 @@ __device__ static inline bool few_cut(const struct few_phase &f, const struct fe
                                       struct few_span *to)
 {
     constexpr int OUTPUTS = C::TILES * MAT_TILE;
-    int lane = (int)(thread_here() % CUDA_WARP), parts = f.splits * FEW_WARPS, part, pieces;
+    int lane = (int)(thread_here() % CUDA_WARP), pieces;
     const struct mat *w = j.w;
     struct few_span span = {};
 
     pieces = (int)(((uint32_t)w->cols + OUTPUTS - 1) / OUTPUTS * (OUTPUTS / (16 * C::STEPS)));
-    part = (j.split >= f.splits ? j.split - f.splits : j.split) * FEW_WARPS +
-           (int)(thread_here() / CUDA_WARP);
-    span.at = few_over(pieces * part, parts, f.over_parts);
-    span.end = few_over(pieces * (part + 1), parts, f.over_parts);
+    few_share(f, j, pieces, &span);
     if (j.strip * OUTPUTS >= w->rows)
         return false;
-    if constexpr (
-        C::F16) { // few_start asks for the first ones: more would keep those of other warps waiting
-        span.book = (enum codebook)w->q.codebook;
-        span.from = C(*w, j.strip, 0).at;
-        if (lane < EXL3_BLOCK / STRIP_UNIT) // the block that ends the strip needs it
-            prefetch_l2(w->svh + j.strip * EXL3_BLOCK + lane * STRIP_UNIT);
-    } else {
-        C codes(*w, j.strip, lane);
+    C codes(*w, j.strip, lane);
 
-        for (int k = 0; k < NARROW_AHEAD; k++)
-            narrow_near(codes, span.at + k, span.end);
-    }
+    for (int k = 0; k < NARROW_AHEAD; k++)
+        narrow_near(codes, span.at + k, span.end);
     if (lane == 0)
         *to = span;
     return true;
+}
+
+// The same of EXL3 of any width, all that is asked of the matrix at once; its kind too. few_start asks for the first
+// codes: more would keep those of other warps waiting.
+__device__ static inline bool few_cut_rotated(const struct few_phase &f, const struct few_job &j,
+                                              uint32_t *kind, struct few_span *to)
+{
+    const struct mat *w = j.w;
+    const char *data = held((const char *)w->data);
+    const uint16_t *svh = held(w->svh);
+    int lane = (int)(thread_here() % CUDA_WARP), rows = w->rows, bits2 = w->q.bits2;
+    uint32_t blocks = ((uint32_t)w->cols + EXL3_BLOCK - 1) / EXL3_BLOCK;
+    struct few_span span;
+
+    span.book = (enum codebook)w->q.codebook;
+    *kind = MAT_KIND_EXL3 << bits2;
+    few_share(f, j, (int)blocks * (EXL3_BLOCK / 16 / (bits2 % 2 ? 4 : 2)), &span);
+    span.from =
+        (const uint4 *)(data + (size_t)j.strip * (blocks * (EXL3_BLOCK * EXL3_BLOCK / 16) * bits2));
+    if (lane < EXL3_BLOCK / STRIP_UNIT && j.strip * EXL3_BLOCK < rows)
+        prefetch_l2(svh + j.strip * EXL3_BLOCK + lane * STRIP_UNIT); // who ends the strip needs it
+    if (lane == 0)
+        *to = span;
+    return j.strip * EXL3_BLOCK < rows;
 }
 
 // Item n, of products. Whole warps.
@@ -347,14 +371,24 @@ __device__ static inline void few_item(const struct few_launch &p, const struct 
     j.n = __popc(__ballot_sync(FULL_MASK, pick != FEW_NOBODY)) / (CUDA_WARP / STRIP_TOKENS);
     j.head = __shfl_sync(FULL_MASK, pick, 0);
     j.expert = j.head < p.picks ? list_id(p)[j.head] : -1;
-    j.w = few_mat(p.a, j.expert, j.down ? 2 : j.split >= f.splits);
-    j.kind = mat_kind(j.w);
+    j.w = few_mat(p, j.expert, j.down ? 2 : j.split >= f.splits);
     __syncwarp(); // nobody looks at the job before any more
-    SET::with(j.kind, [&]<class C>() { there = few_cut<C>(f, j, &to->span); });
+    if constexpr (SET::ALL_ROTATED) {
+        there = few_cut_rotated(f, j, &j.kind, &to->span);
+    } else {
+        j.kind = mat_kind(j.w);
+        if (SET::ROTATED && j.kind >= MAT_KIND_EXL3)
+            there = few_cut_rotated(f, j, &j.kind, &to->span);
+        else
+            SET::with(j.kind, [&]<class C>() {
+                if constexpr (!C::F16)
+                    there = few_cut<C>(f, j, &to->span);
+            });
+    }
     if (!there)
         j.w = NULL;
     if (SET::ROTATED && !j.down && j.split == 0 && lane < EXL3_BLOCK / STRIP_UNIT) {
-        const struct mat *w2 = few_mat(p.a, j.expert, 2);
+        const struct mat *w2 = few_mat(p, j.expert, 2);
 
         if (w2->dtype == DTYPE_EXL3 && j.w)
             prefetch_l2(w2->suh + j.strip * EXL3_BLOCK + lane * STRIP_UNIT);
