@@ -83,16 +83,17 @@ template <class C> struct few_room {
 };
 
 // The warp's, found anew: its address takes no register while codes are decoded.
-template <class C> __device__ static inline few_room<C> &few_place(const struct few_job &j)
+template <class C> __device__ static inline few_room<C> &few_place(const struct few_launch &p)
 {
-    return *(few_room<C> *)(few_memory + j.room);
+    return *(few_room<C> *)(few_memory + few_mine(p));
 }
 
 template <class C>
-__device__ static inline void few_leave(const struct few_job &j, const float (&acc)[C::TILES][1][4])
+__device__ static inline void few_leave(const struct few_launch &p, const struct few_job &j,
+                                        const float (&acc)[C::TILES][1][4])
 {
     int lane = (int)(thread_here() % CUDA_WARP);
-    struct few_room<C> &room = few_place<C>(j);
+    struct few_room<C> &room = few_place<C>(p);
 
     __syncwarp();
     if (lane % 4 * 2 >= j.n)
@@ -234,7 +235,7 @@ __device__ static inline void few_give(const struct few_launch &p, const struct 
 
             if (ROTATED)
                 su = *(const uint2 *)(w2->suh + n0 + 4 * lane);
-            few_take((float4 *)(few_memory + j.room), at, split, f.splits, wide, v);
+            few_take((float4 *)(few_memory + few_mine(p)), at, split, f.splits, wide, v);
             gate.finish(*w1, n0, wide, v[0]);
             up.finish(*w3, n0, wide, v[1]);
 #pragma unroll
@@ -253,7 +254,7 @@ __device__ static inline void few_give(const struct few_launch &p, const struct 
             float v[1][4];
             int rows = j.w->rows;
 
-            few_take((float4 *)(few_memory + j.room), at, split, f.splits, wide, v);
+            few_take((float4 *)(few_memory + few_mine(p)), at, split, f.splits, wide, v);
             last.finish(*j.w, n0, wide, v[0]);
 #pragma unroll
             for (int k = 0; k < 4; k++)
@@ -267,13 +268,14 @@ __device__ static inline void few_give(const struct few_launch &p, const struct 
 
 // Until the hidden values that the warp's part of a job takes are there.
 template <class C>
-__device__ static inline void few_wait(const struct few_launch &p, const struct few_job &j)
+__device__ static inline void few_wait(const struct few_launch &p, const struct few_job &j,
+                                       const struct few_span &span)
 {
     constexpr int EACH = C::TILES / C::STEPS; // pieces of a strip of them
     const uint32_t *made = p.made + j.head * FEW_LINE;
-    int first = j.span.at / EACH, end = (j.span.end + EACH - 1) / EACH;
+    int first = span.at / EACH, end = (span.end + EACH - 1) / EACH;
 
-    if (thread_here() % CUDA_WARP == 0 && j.span.at < j.span.end)
+    if (thread_here() % CUDA_WARP == 0 && span.at < span.end)
         for (int word = first / 32; word * 32 < end; word++) {
             int low = first - word * 32, high = end - word * 32;
             uint32_t mask =
@@ -369,7 +371,7 @@ __device__ static inline void few_run(const struct few_span &j, const C &codes,
 
 template <class C>
 __device__ static inline void few_part(const struct few_launch &p, const struct few_list &list,
-                                       const struct few_job &j)
+                                       const struct few_job &j, const struct few_span &span)
 {
     const struct strip_x &in = j.down ? p.h : p.x;
     int lane = (int)(thread_here() % CUDA_WARP);
@@ -377,18 +379,17 @@ __device__ static inline void few_part(const struct few_launch &p, const struct 
     int row = (!j.down && j.split >= p.of[0].splits ? p.places : 0) +
               list_member(p)[j.lot * STRIP_TOKENS + (live ? lane / 4 : 0)];
     const uint16_t *from = in.data + (size_t)row * (size_t)in.ld + lane % 4 * 16;
-    const struct few_span span = j.span;
     float acc[C::TILES][1][4] = {};
 
     if (j.down)
-        few_wait<C>(p, j);
+        few_wait<C>(p, j, span);
     if constexpr (C::F16) {
         const C codes(span.from, span.book, lane);
 
         if (C::BOOKS > 1 && codes.book)
-            few_run<C, C::BOOKS - 1>(span, codes, few_place<C>(j), from, live, acc);
+            few_run<C, C::BOOKS - 1>(span, codes, few_place<C>(p), from, live, acc);
         else
-            few_run<C, 0>(span, codes, few_place<C>(j), from, live, acc);
+            few_run<C, 0>(span, codes, few_place<C>(p), from, live, acc);
     } else {
         const C codes(*j.w, j.strip, lane);
         struct narrow_x<1> x = {
@@ -403,38 +404,41 @@ __device__ static inline void few_part(const struct few_launch &p, const struct 
             codes.load(span.at, now);
         narrow_part<C, 1, 0>(codes, x, span.at, span.end, now, acc);
     }
-    few_leave<C>(j, acc);
+    few_leave<C>(p, j, acc);
 }
 
-// Codes of a job's pieces from ... to - 1 on their way.
+// Codes of the warp's pieces from ... to - 1 on their way; near, of weights that are not rotated.
 template <class C, int FROM, int TO>
-__device__ static inline void few_start(const struct few_job &j)
+__device__ static inline void few_start(const struct few_launch &p, const struct few_job &j,
+                                        const struct few_span &span)
 {
-    struct few_room<C> &room = few_place<C>(j);
+    int lane = (int)(thread_here() % CUDA_WARP);
 
     if constexpr (C::F16) {
-        int lane = (int)(thread_here() % CUDA_WARP);
+        struct few_room<C> &room = few_place<C>(p);
 
 #pragma unroll
         for (int k = FROM; k < TO; k++)
-            if (j.span.at + k < j.span.end)
-                few_bring_codes<C>(&room.piece[k][0][lane],
-                                   few_codes<C>(j.span, j.span.at + k) + lane);
+            if (span.at + k < span.end)
+                few_bring_codes<C>(&room.piece[k][0][lane], few_codes<C>(span, span.at + k) + lane);
+    } else if (FROM == 0) {
+        const C codes(*j.w, j.strip, lane);
+
+        for (int k = 0; k < NARROW_AHEAD; k++)
+            narrow_near(codes, span.at + k, span.end);
     }
 }
 
-// One thread: counts the block's sums of a strip and takes the next item; both answers are on their way at once. last:
-// whether the sums of all splits are there, whom all threads see behind a barrier; their ticket is at zero again.
-__device__ static inline void few_count(const struct few_launch &p, const struct few_job &j,
-                                        int *next, bool *last)
+// One thread: counts the block's sums of a strip. Whether the sums of all splits are there, whom all
+// threads see behind a barrier; their ticket is at zero again.
+__device__ static inline bool few_count(const struct few_launch &p, const struct few_job &j)
 {
     const struct few_phase &f = p.of[j.down];
     uint32_t end = (uint32_t)f.each - 1, before = end;
 
     if (j.w && f.each > 1)
         before = counter_turn(f.ticket + (size_t)j.head * (size_t)f.strips + (size_t)j.strip, end);
-    *next = (int)atomicAdd(p.taken, 1); // not before: others may be there first
-    *last = before == end;
+    return before == end;
 }
 
 // What the splits of a strip come to, where this one was the last.
@@ -554,16 +558,16 @@ template <class SET> __device__ static inline void few_turn(const struct few_lau
         ;
 }
 
-// The block's first item waits for the inputs. All threads, who have the same item.
-__device__ static inline void few_enter(const struct few_launch &p, struct few_job *j)
+// The block's first item waits for the inputs. All threads.
+__device__ static inline void few_enter(const struct few_launch &p, bool *begun)
 {
-    if (j->begun)
+    if (*begun)
         return;
     if (thread_here() == 0)
         count_wait(p.ready, (uint32_t)p.inputs);
     __syncthreads();
-    if (thread_here() % CUDA_WARP == 0)
-        j->begun = true;
+    if (thread_here() == 0)
+        *begun = true;
 }
 
 // Bound by the decoding of the weights.
@@ -572,18 +576,15 @@ __global__ static void __launch_bounds__(FEW_THREADS, SET::BLOCKS)
     few_rows(const __grid_constant__ struct few_launch p)
 {
     __shared__ int next[2], sorted[2][CHOICES_MAX];
-    __shared__ bool last;
-    __shared__ struct few_job jobs[FEW_WARPS];
+    __shared__ bool last, begun;
+    __shared__ struct few_job jobs[2];
     __shared__ struct few_list list;
     __shared__ uint32_t *seat;
     int turn = 0, item;
     int32_t *id = list_id(p);
-    struct few_job *j = &jobs[thread_here() / CUDA_WARP];
 
-    if (thread_here() % CUDA_WARP == 0) {
-        j->room = (int)(thread_here() / CUDA_WARP) * p.room;
-        j->begun = false;
-    }
+    if (thread_here() == 0)
+        begun = false;
     few_near(p.a);
     if (SET::ALL_ROTATED && thread_here() == 0) {
         seat = few_seat(p);
@@ -608,36 +609,51 @@ __global__ static void __launch_bounds__(FEW_THREADS, SET::BLOCKS)
             counter_add(p.ready);
     }
     few_begin(p, &list);
-    for (; item < list.products; item = next[0]) {
-        few_item<SET>(p, list, item, j);
-        if (j->w) {
-            SET::with(j->kind, [&]<class C>() {
-                few_start<C, 0, 1>(*j);
+    // The next item is taken when this one's parts are decoded, and looked at by one warp while
+    // another counts sums.
+    if (item < list.products && thread_here() / CUDA_WARP == FEW_WARPS - 1)
+        few_item<SET>(p, list, item, &jobs[0]);
+    __syncthreads();
+    for (turn = 0; item < list.products; item = next[0], turn ^= 1) {
+        const struct few_job &j = jobs[turn];
+        int taken = 0;
+
+        if (j.w) {
+            const struct few_span span = few_share(p, j, (int)(thread_here() / CUDA_WARP));
+
+            SET::with(j.kind, [&]<class C>() {
+                few_start<C, 0, 1>(p, j, span);
                 // All blocks ask at once: nobody's second piece before the others' first.
-                few_enter(p, j);
-                few_start<C, 1, FEW_SLOTS>(*j);
-                few_part<C>(p, list, *j);
+                few_enter(p, &begun);
+                few_start<C, 1, FEW_SLOTS>(p, j, span);
+                few_part<C>(p, list, j, span);
             });
         } else {
-            few_enter(p, j);
+            few_enter(p, &begun);
         }
+        if (thread_here() == 0)
+            taken = (int)atomicAdd(p.taken, 1);
         __syncthreads();
-        if (j->w) {
-            const struct few_phase &f = p.of[j->down];
+        if (j.w) {
+            const struct few_phase &f = p.of[j.down];
 
-            SET::like(j->kind, [&]<class C>() {
-                few_add<C>(p.room, j->n, few_pick(p, j->lot),
-                           f.z + (size_t)j->split * (size_t)p.places * (size_t)f.ld +
-                               j->strip * (C::TILES * MAT_TILE),
+            SET::like(j.kind, [&]<class C>() {
+                few_add<C>(p.room, j.n, few_pick(p, j.lot),
+                           f.z + (size_t)j.split * (size_t)p.places * (size_t)f.ld +
+                               j.strip * (C::TILES * MAT_TILE),
                            f.ld);
             });
         }
+        if (thread_here() == 0)
+            next[0] = taken;
         __syncthreads();
         if (thread_here() == 0)
-            few_count(p, *j, &next[0], &last);
+            last = few_count(p, j);
+        else if (thread_here() / CUDA_WARP == FEW_WARPS - 1 && next[0] < list.products)
+            few_item<SET>(p, list, next[0], &jobs[turn ^ 1]);
         __syncthreads();
         if (last) // before anything else: others wait for it
-            few_end<SET>(p, list, *j);
+            few_end<SET>(p, list, j);
     }
     turn = 0;
     for (; item < list.products + p.rows; item = next[turn]) {

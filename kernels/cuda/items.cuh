@@ -264,17 +264,23 @@ struct few_span {
     int at, end;
 };
 
-// A warp's own, in shared memory: decoding takes the registers.
+// A block's own, in shared memory: decoding takes the registers.
 struct few_job {
     const struct mat *w; // NULL: the expert is narrower than others
     uint32_t kind;
     int down, lot, head, expert; // -1: the shared one
     int strip, split;            // those of up behind those of gate
     int n;                       // rows
-    struct few_span span;
-    int room;   // where in few_memory the warp's begins, the same for all its jobs
-    bool begun; // it has had one
+    int pieces;                  // of a strip
+    const uint4 *from;           // EXL3: the strip's codes
+    enum codebook book;
 };
+
+// Where in few_memory the warp's room begins.
+__device__ static inline int few_mine(const struct few_launch &p)
+{
+    return (int)(thread_here() / CUDA_WARP) * p.room;
+}
 
 // The place of row lane % 8 of a lot.
 __device__ static inline int few_pick(const struct few_launch &p, int lot)
@@ -289,73 +295,63 @@ __device__ static inline const struct mat *few_mat(const struct few_launch &p, i
     return p.mats[expert < 0][which] + (expert < 0 ? 0 : expert);
 }
 
-// Which of a matrix's pieces are the warp's.
-__device__ static inline void few_share(const struct few_phase &f, const struct few_job &j,
-                                        int pieces, struct few_span *to)
+// Which pieces of a job are those of a warp.
+__device__ static inline struct few_span few_share(const struct few_launch &p,
+                                                   const struct few_job &j, int warp)
 {
+    const struct few_phase &f = p.of[j.down];
     int parts = f.splits * FEW_WARPS;
-    int part = (j.split >= f.splits ? j.split - f.splits : j.split) * FEW_WARPS +
-               (int)(thread_here() / CUDA_WARP);
+    int part = (j.split >= f.splits ? j.split - f.splits : j.split) * FEW_WARPS + warp;
 
-    to->at = few_over(pieces * part, parts, f.over_parts);
-    to->end = few_over(pieces * (part + 1), parts, f.over_parts);
+    return { j.from, j.book, few_over(j.pieces * part, parts, f.over_parts),
+             few_over(j.pieces * (part + 1), parts, f.over_parts) };
 }
 
-// Which pieces of a job are the warp's; false: its strip is none of the matrix. The first codes of weights that are not
-// rotated are on their way near.
-template <class C>
-__device__ static inline bool few_cut(const struct few_phase &f, const struct few_job &j,
-                                      struct few_span *to)
+// What a job says of its matrix; false: its strip is none of it.
+template <class C> __device__ static inline bool few_cut(struct few_job *j)
 {
     constexpr int OUTPUTS = C::TILES * MAT_TILE;
-    int lane = (int)(thread_here() % CUDA_WARP), pieces;
-    const struct mat *w = j.w;
-    struct few_span span = {};
 
-    pieces = (int)(((uint32_t)w->cols + OUTPUTS - 1) / OUTPUTS * (OUTPUTS / (16 * C::STEPS)));
-    few_share(f, j, pieces, &span);
-    if (j.strip * OUTPUTS >= w->rows)
-        return false;
-    C codes(*w, j.strip, lane);
-
-    for (int k = 0; k < NARROW_AHEAD; k++)
-        narrow_near(codes, span.at + k, span.end);
-    if (lane == 0)
-        *to = span;
-    return true;
+    j->pieces = (int)(((uint32_t)j->w->cols + OUTPUTS - 1) / OUTPUTS * (OUTPUTS / (16 * C::STEPS)));
+    return j->strip * OUTPUTS < j->w->rows;
 }
 
-// The same of EXL3 of any width, all that is asked of the matrix at once; its kind too. few_start asks for the first
-// codes: more would keep those of other warps waiting.
-__device__ static inline bool few_cut_rotated(const struct few_phase &f, const struct few_job &j,
-                                              uint32_t *kind, struct few_span *to)
+// The same of EXL3 of any width, and its kind: all that is asked of the matrix at once. The first
+// codes of all warps are on their way near.
+__device__ static inline bool few_cut_rotated(const struct few_launch &p, struct few_job *j)
 {
-    const struct mat *w = j.w;
+    const struct mat *w = j->w;
     const char *data = held((const char *)w->data);
     const uint16_t *svh = held(w->svh);
     int lane = (int)(thread_here() % CUDA_WARP), rows = w->rows, bits2 = w->q.bits2;
     uint32_t blocks = ((uint32_t)w->cols + EXL3_BLOCK - 1) / EXL3_BLOCK;
+    int steps = bits2 % 2 ? 4 : 2, bytes = EXL3_BLOCK * bits2 * steps; // of a piece
     struct few_span span;
 
-    span.book = (enum codebook)w->q.codebook;
-    *kind = MAT_KIND_EXL3 << bits2;
-    few_share(f, j, (int)blocks * (EXL3_BLOCK / 16 / (bits2 % 2 ? 4 : 2)), &span);
-    span.from =
-        (const uint4 *)(data + (size_t)j.strip * (blocks * (EXL3_BLOCK * EXL3_BLOCK / 16) * bits2));
-    if (lane < EXL3_BLOCK / STRIP_UNIT && j.strip * EXL3_BLOCK < rows)
-        prefetch_l2(svh + j.strip * EXL3_BLOCK + lane * STRIP_UNIT); // who ends the strip needs it
-    if (lane == 0)
-        *to = span;
-    return j.strip * EXL3_BLOCK < rows;
+    j->book = (enum codebook)w->q.codebook;
+    j->kind = MAT_KIND_EXL3 << bits2;
+    j->pieces = (int)blocks * (EXL3_BLOCK / 16 / steps);
+    j->from = (const uint4 *)(data +
+                              (size_t)j->strip * (blocks * (EXL3_BLOCK * EXL3_BLOCK / 16) * bits2));
+    if (j->strip * EXL3_BLOCK >= rows)
+        return false;
+    if (lane < EXL3_BLOCK / STRIP_UNIT) // who ends the strip needs it
+        prefetch_l2(svh + j->strip * EXL3_BLOCK + lane * STRIP_UNIT);
+    span = few_share(p, *j, lane / (CUDA_WARP / FEW_WARPS));
+    data = (const char *)j->from + (size_t)(span.at * bytes);
+    bytes = span.at < span.end ? bytes : 0;
+    for (int i = lane % (CUDA_WARP / FEW_WARPS) * 128; i < bytes; i += CUDA_WARP / FEW_WARPS * 128)
+        prefetch_l2(data + i);
+    return true;
 }
 
-// Item n, of products. Whole warps.
+// Item n, of products. One warp.
 template <class SET>
 __device__ static inline void few_item(const struct few_launch &p, const struct few_list &list,
                                        int n, struct few_job *to)
 {
     int lane = (int)(thread_here() % CUDA_WARP), strip, pick;
-    struct few_job j;
+    struct few_job j = {};
     bool there = false;
 
     n -= p.inputs;
@@ -372,17 +368,16 @@ __device__ static inline void few_item(const struct few_launch &p, const struct 
     j.head = __shfl_sync(FULL_MASK, pick, 0);
     j.expert = j.head < p.picks ? list_id(p)[j.head] : -1;
     j.w = few_mat(p, j.expert, j.down ? 2 : j.split >= f.splits);
-    __syncwarp(); // nobody looks at the job before any more
     if constexpr (SET::ALL_ROTATED) {
-        there = few_cut_rotated(f, j, &j.kind, &to->span);
+        there = few_cut_rotated(p, &j);
     } else {
         j.kind = mat_kind(j.w);
         if (SET::ROTATED && j.kind >= MAT_KIND_EXL3)
-            there = few_cut_rotated(f, j, &j.kind, &to->span);
+            there = few_cut_rotated(p, &j);
         else
             SET::with(j.kind, [&]<class C>() {
                 if constexpr (!C::F16)
-                    there = few_cut<C>(f, j, &to->span);
+                    there = few_cut<C>(&j);
             });
     }
     if (!there)
@@ -393,18 +388,8 @@ __device__ static inline void few_item(const struct few_launch &p, const struct 
         if (w2->dtype == DTYPE_EXL3 && j.w)
             prefetch_l2(w2->suh + j.strip * EXL3_BLOCK + lane * STRIP_UNIT);
     }
-    if (lane == 0) {
-        to->w = j.w;
-        to->kind = j.kind;
-        to->down = j.down;
-        to->lot = j.lot;
-        to->head = j.head;
-        to->expert = j.expert;
-        to->strip = j.strip;
-        to->split = j.split;
-        to->n = j.n;
-    }
-    __syncwarp();
+    if (lane == 0)
+        *to = j;
 }
 
 #endif
