@@ -389,7 +389,8 @@ enum attend_span {
  *          scratch [workers][attend_scratch(...)] f32; dim a multiple of 16
  * note     round ROUND_BF16 rounds the probabilities before the value product, not the denominator, and o.
  *          With freq [dims / 2] the heads of q are first turned by their row's position, as rope does, and those
- *          of o turned back; q is scratch afterwards          tol 2e-6 * (1 + log2 keys) */
+ *          of o turned back; q is scratch afterwards. sink and freq are weights: no op in front of this one, that has
+ *          not been waited for, writes them          tol 2e-6 * (1 + log2 keys) */
 struct attend_args {
     float *q;
     const float *sink, *freq; /* freq NULL: q is turned already, o is not */

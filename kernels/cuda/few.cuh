@@ -558,7 +558,8 @@ template <class SET> __device__ static inline void few_turn(const struct few_lau
         ;
 }
 
-// The block's first item waits for the inputs. All threads.
+// The block's first item that has a part waits for the inputs; others read none, and nobody counts them: when one of them
+// is looked at, the last row's item may have cleared what would be waited for. All threads.
 __device__ static inline void few_enter(const struct few_launch &p, bool *begun)
 {
     if (*begun)
@@ -628,8 +629,6 @@ __global__ static void __launch_bounds__(FEW_THREADS, SET::BLOCKS)
                 few_start<C, 1, FEW_SLOTS>(p, j, span);
                 few_part<C>(p, list, j, span);
             });
-        } else {
-            few_enter(p, &begun);
         }
         if (thread_here() == 0)
             taken = (int)atomicAdd(p.taken, 1);

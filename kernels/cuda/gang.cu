@@ -316,10 +316,9 @@ template <int DIM>
 __device__ static inline void gang_ahead(const struct attend_args &a, int row, const float *q,
                                          int heads, int rank)
 {
-    int t = (int)threadIdx.x, line = t / CUDA_WARP % 4 * 16, part = (t - CUDA_WARP) * GANG + rank;
-    uint32_t word = ((const uint32_t *)&a)[min(line, (int)(sizeof(a) / sizeof(word)) - 1)];
+    int t = (int)threadIdx.x, line = t / CUDA_WARP % 4 * 8, part = (t - CUDA_WARP) * GANG + rank;
 
-    asm volatile("" ::"r"(word));
+    held(((const uint64_t *)&a)[min(line, (int)(sizeof(a) / sizeof(uint64_t)) - 1)]);
     if (t < CUDA_WARP / 2 && a.more.base && t * 32 < a.topk)
         prefetch_l2(a.sel + (size_t)row * (size_t)a.topk + t * 32);
     if (t == CUDA_WARP / 2)

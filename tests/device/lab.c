@@ -239,9 +239,14 @@ static bool run_device(const struct trial *t, struct side *s, int row, int rows,
     struct queue *q = l->q;
     int r;
 
+    for (int i = 0; i < t->bufs && fresh; i++)
+        if (t->buf[i].kind == BUF_IN)
+            upload(t, s, i);
+    if (fresh && q->ops->wait(q) != 0) /* some are weights, which an op may read before those in front have ended */
+        lab_fail(l, "%s: inputs do not arrive", t->name);
     for (int i = 0; i < t->bufs; i++)
-        if (fresh || t->buf[i].kind == BUF_OUT || t->buf[i].kind == BUF_INOUT ||
-            t->buf[i].kind == BUF_SPENT)
+        if ((fresh && t->buf[i].kind != BUF_IN) || t->buf[i].kind == BUF_OUT ||
+            t->buf[i].kind == BUF_INOUT || t->buf[i].kind == BUF_SPENT)
             upload(t, s, i);
     t->run(t, l->dev->ops->op, q, s->b, row, rows);
     for (int i = 0; i < t->bufs; i++)

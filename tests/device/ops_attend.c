@@ -4,9 +4,10 @@
 #include "kernels/ref/codec.h"
 #include "src/base/log.h"
 
-/* `rows` made-up rows of a state, values around `off`, stored by its codec; behind them the bytes are poison. */
+/* `rows` made-up rows of a state, values around `off`, every seventh `loud` times as large, stored by its codec; behind
+ * them the bytes are poison. */
 static unsigned char *stored_rows(struct trial *t, enum codec c, int cols, int cap, int slots,
-                                  int rows, float off, float by)
+                                  int rows, float off, float by, float loud)
 {
     size_t row = codec_bytes(c, cols);
     unsigned char *base = trial_buf(t, BUF_IN, BUF_BYTES, row * (size_t)cap * (size_t)slots, 0, 0);
@@ -16,7 +17,7 @@ static unsigned char *stored_rows(struct trial *t, enum codec c, int cols, int c
     for (int s = 0; s < slots; s++)
         for (int r = 0; r < rows; r++) {
             for (int k = 0; k < cols; k++)
-                x[k] = off + lab_uniform(t->lab) * by;
+                x[k] = (off + lab_uniform(t->lab) * by) * (r % 7 == 3 ? loud : 1);
             codec_encode(c, x, cols, base + ((size_t)s * (size_t)cap + (size_t)r) * row);
         }
     free(x);
@@ -149,7 +150,7 @@ static void select_rows(struct lab *l)
             codec_decode(s->in, row, s->dim, x + k * s->dim);
         }
         trial_in(&t, (size_t)(rows * s->heads), 1);
-        stored_rows(&t, s->codec, s->dim, s->cap, 2, s->pos / s->ratio + 1, s->off, by);
+        stored_rows(&t, s->codec, s->dim, s->cap, 2, s->pos / s->ratio + 1, s->off, by, 1);
         info = trial_info(&t, pos, 2);
         c = trial_buf(&t, s->cand == 1 ? BUF_OUT : BUF_IN, BUF_BYTES,
                       cand * (size_t)rows * sizeof(int32_t), cand * sizeof(int32_t), 0);
@@ -178,6 +179,7 @@ struct look {
     int dims;   /* turned by position; 0: none */
     int rows;   /* 0: LAB_ROWS */
     bool whole; /* all rows under a tool too */
+    float loud; /* every seventh key is so many times as large; 0: none is */
 };
 
 #define LOOK_BUFS 10 /* of a call */
@@ -228,6 +230,7 @@ static void fill_attend(struct trial *t, const struct look *s, int slots)
     int rows = t->rows, cap = s->span + s->block + look_rows(s), pos[64];
     int keys = s->span + s->block + s->topk, first = t->bufs;
     size_t width = (size_t)(s->heads * s->dim);
+    float loud = s->loud > 0 ? s->loud : 1;
     struct slot_head *head;
     struct row_info *info;
     int32_t *sel;
@@ -240,8 +243,8 @@ static void fill_attend(struct trial *t, const struct look *s, int slots)
     for (size_t k = 0; s->dims && s->round && k < width * (size_t)rows; k++)
         q[k] = bf16_round(q[k]); /* as a product leaves them */
     trial_in(t, (size_t)s->heads, 3);
-    stored_rows(t, s->win, s->dim, cap, 2, cap, 0, 2);
-    stored_rows(t, s->more, s->dim, s->topk * 2 + 1, 2, s->topk * 2, 0, 2);
+    stored_rows(t, s->win, s->dim, cap, 2, cap, 0, 2, loud);
+    stored_rows(t, s->more, s->dim, s->topk * 2 + 1, 2, s->topk * 2, 0, 2, loud);
     head = trial_buf(t, BUF_IN, BUF_BYTES, sizeof(*head) * 2, 0, 0);
     head[0].floor = head[1].floor = s->floor;
     info = trial_info(t, pos, slots);
@@ -291,6 +294,12 @@ static void attend(struct lab *l)
         { CODEC_QW, CODEC_QC, 33, 512, 128, 512, 0, 700, 0, ATTEND_CAUSAL, ROUND_BF16, 64, 40 },
         { CODEC_QW, CODEC_QC, 1, 512, 128, 512, 0, 700, 0, ATTEND_CAUSAL, ROUND_NONE, 64 },
         { CODEC_QW, CODEC_QC, 9, 256, 128, 896, 0, 1000, 0, ATTEND_CAUSAL, ROUND_BF16 },
+        { CODEC_QW, CODEC_QC, 32, 512, 128, 896, 0, 1500, 0, ATTEND_CAUSAL, ROUND_BF16, 64, 3 },
+        /* keys with scales that are multiplied twice, beside others */
+        { CODEC_QW, CODEC_QC, 8, 512, 16, 24, 0, 900, 0, ATTEND_CAUSAL, ROUND_BF16, 64, 3,
+          .loud = 0x1p4f },
+        { CODEC_QW, CODEC_QC, 8, 512, 16, 24, 0, 900, 0, ATTEND_CAUSAL, ROUND_BF16, 64, 3,
+          .loud = 0x1p16f },
         { CODEC_F32, CODEC_F32, 2, 64, 9, 6, 0, 64, 0, ATTEND_CAUSAL, ROUND_BF16, 16 },
         { CODEC_F32, CODEC_F32, 3, 320, 20, 0, 4, 10, 2, ATTEND_BLOCK, ROUND_NONE },
         { CODEC_F32, CODEC_F32, 2, 1024, 9, 6, 0, 64, 0, ATTEND_CAUSAL, ROUND_NONE },
