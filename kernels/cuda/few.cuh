@@ -407,25 +407,18 @@ __device__ static inline void few_part(const struct few_launch &p, const struct 
     few_leave<C>(p, j, acc);
 }
 
-// Codes of the warp's pieces from ... to - 1 on their way; near, of weights that are not rotated.
+// Codes of the warp's pieces from ... to - 1 on their way.
 template <class C, int FROM, int TO>
-__device__ static inline void few_start(const struct few_launch &p, const struct few_job &j,
-                                        const struct few_span &span)
+__device__ static inline void few_start(const struct few_launch &p, const struct few_span &span)
 {
-    int lane = (int)(thread_here() % CUDA_WARP);
-
     if constexpr (C::F16) {
         struct few_room<C> &room = few_place<C>(p);
+        int lane = (int)(thread_here() % CUDA_WARP);
 
 #pragma unroll
         for (int k = FROM; k < TO; k++)
             if (span.at + k < span.end)
                 few_bring_codes<C>(&room.piece[k][0][lane], few_codes<C>(span, span.at + k) + lane);
-    } else if (FROM == 0) {
-        const C codes(*j.w, j.strip, lane);
-
-        for (int k = 0; k < NARROW_AHEAD; k++)
-            narrow_near(codes, span.at + k, span.end);
     }
 }
 
@@ -623,10 +616,10 @@ __global__ static void __launch_bounds__(FEW_THREADS, SET::BLOCKS)
             const struct few_span span = few_share(p, j, (int)(thread_here() / CUDA_WARP));
 
             SET::with(j.kind, [&]<class C>() {
-                few_start<C, 0, 1>(p, j, span);
+                few_start<C, 0, 1>(p, span);
                 // All blocks ask at once: nobody's second piece before the others' first.
                 few_enter(p, &begun);
-                few_start<C, 1, FEW_SLOTS>(p, j, span);
+                few_start<C, 1, FEW_SLOTS>(p, span);
                 few_part<C>(p, list, j, span);
             });
         }

@@ -307,17 +307,29 @@ __device__ static inline struct few_span few_share(const struct few_launch &p,
              few_over(j.pieces * (part + 1), parts, f.over_parts) };
 }
 
-// What a job says of its matrix; false: its strip is none of it.
-template <class C> __device__ static inline bool few_cut(struct few_job *j)
+// What a job says of its matrix; false: its strip is none of it. The first codes of all warps are on
+// their way near.
+template <class C>
+__device__ static inline bool few_cut(const struct few_launch &p, struct few_job *j)
 {
     constexpr int OUTPUTS = C::TILES * MAT_TILE;
+    int lane = (int)(thread_here() % CUDA_WARP);
 
     j->pieces = (int)(((uint32_t)j->w->cols + OUTPUTS - 1) / OUTPUTS * (OUTPUTS / (16 * C::STEPS)));
-    return j->strip * OUTPUTS < j->w->rows;
+    if (j->strip * OUTPUTS >= j->w->rows)
+        return false;
+    const C codes(*j->w, j->strip, lane);
+
+    for (int warp = 0; warp < FEW_WARPS; warp++) {
+        const struct few_span span = few_share(p, *j, warp);
+
+        for (int k = 0; k < NARROW_AHEAD; k++)
+            narrow_near(codes, span.at + k, span.end);
+    }
+    return true;
 }
 
-// The same of EXL3 of any width, and its kind: all that is asked of the matrix at once. The first
-// codes of all warps are on their way near.
+// The same of EXL3 of any width, and its kind: all that is asked of the matrix at once.
 __device__ static inline bool few_cut_rotated(const struct few_launch &p, struct few_job *j)
 {
     const struct mat *w = j->w;
@@ -377,7 +389,7 @@ __device__ static inline void few_item(const struct few_launch &p, const struct 
         else
             SET::with(j.kind, [&]<class C>() {
                 if constexpr (!C::F16)
-                    there = few_cut<C>(&j);
+                    there = few_cut<C>(p, &j);
             });
     }
     if (!there)
