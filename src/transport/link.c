@@ -102,7 +102,7 @@ static int wait_a_while(const struct link_wait *w, struct link *l, const struct 
         sched_yield();
         return 0;
     }
-    if (w->limit_ms >= 0 && us > w->limit_ms * 1000)
+    if (w->limit_ms >= 0 && us > w->limit_ms * INT64_C(1000)) /* a limit may be a day */
         us = w->limit_ms * 1000 + 1;
     if (l->fd >= 0)
         sleep_on_sockets(w, l, us);

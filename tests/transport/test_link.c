@@ -272,6 +272,42 @@ Test(link, every_wait_ends_for_a_reason)
     }
 }
 
+/* A socket on which nothing comes, and whose end only a look at the link tells. */
+struct still {
+    struct link base;
+    int64_t end_ns;
+};
+
+static int still_poll(struct link *l)
+{
+    return clock_ns() < ((struct still *)l)->end_ns ? 0 : -ECONNRESET;
+}
+
+Test(link, who_may_wait_for_long_looks_up_as_often, .timeout = 10)
+{
+    const struct link_ops ops = { .name = "still", .poll = still_poll };
+    /* of the last ones, microseconds are more than an int holds */
+    const int limits[] = { -1, 5000, 3000000, 24 * 60 * 60 * 1000 };
+
+    for (size_t i = 0; i < sizeof(limits) / sizeof(limits[0]); i++) {
+        _Alignas(64) uint8_t flags[64] = { 0 };
+        struct still s = { .base = { .ops = &ops, .peer = 1 } };
+        struct link_mem m = { .slots = 1, .slot_bytes = 16, .flags = flags };
+        struct link *l = &s.base;
+        struct link_wait w = { .links = &l, .n = 1, .limit_ms = limits[i] };
+        uint64_t now;
+        int fd[2];
+
+        wires_socketpair(1, fd);
+        s.base.fd = fd[0];
+        s.end_ns = clock_ns() + 60 * NS_PER_MS;
+        cr_expect(eq(int, link_wait_flag(&w, l, &m, 0, 0, &now), -ECONNRESET), "limit %d",
+                  limits[i]);
+        close(fd[0]);
+        close(fd[1]);
+    }
+}
+
 Test(link, a_peer_that_does_not_register_is_a_timeout)
 {
     int fd[2];
