@@ -2,15 +2,19 @@
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include "src/base/clock.h"
 #include "src/base/log.h"
 #include "src/transport/link.h"
+#include "src/transport/link_area.h"
 #include "tests/transport/wires.h"
 
 enum { SLOTS = 4, SLOT_BYTES = 1024 };
@@ -405,6 +409,116 @@ Test(link, registration_checks_the_peers_record)
             close(fd[1]);
         }
     }
+}
+
+/* What the lower rank of an shm link may name as the segment. */
+enum segment {
+    SEGMENT_RIGHT,
+    SEGMENT_NO_SEALS,
+    SEGMENT_SHORT,
+    SEGMENT_TAIL,
+    SEGMENT_NO_NAME,
+    SEGMENT_NO_END,
+    SEGMENTS
+};
+
+static const struct {
+    const char *name, *line;
+    int result;
+} segments[SEGMENTS] = {
+    [SEGMENT_RIGHT] = { "as it should be", "", 0 },
+    [SEGMENT_NO_SEALS] = { "that can be cut off", "is not the segment", -EPROTO },
+    [SEGMENT_SHORT] = { "of another size", "is not the segment", -EPROTO },
+    [SEGMENT_TAIL] = { "a path that goes on", "named no segment", -EPROTO },
+    [SEGMENT_NO_NAME] = { "another path", "named no segment", -EPROTO },
+    [SEGMENT_NO_END] = { "a name without end", "sent no link record", -EPROTO },
+};
+
+Test(link, shm_maps_nothing_but_a_sealed_segment_of_its_size)
+{
+    size_t bytes = 4096 + 2 * link_area_bytes(SLOTS, SLOT_BYTES); /* a page of control in front */
+
+    for (int i = 0; i < SEGMENTS; i++) {
+        struct record rec = { 0x4b4c4454, 0, SLOTS, SLOT_BYTES, "" };
+        int fd[2], segment = memfd_create("segment", MFD_ALLOW_SEALING);
+        struct link *l;
+        struct end e;
+
+        wires_socketpair(0, fd);
+        cr_assert(eq(int, link_shm_open(fd[0], 1, 0, 0, 500, &l), 0));
+        cr_assert(ftruncate(segment, (off_t)(i == SEGMENT_SHORT ? bytes - 4096 : bytes)) == 0);
+        if (i != SEGMENT_NO_SEALS)
+            cr_assert(fcntl(segment, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) == 0);
+        cr_assert(eq(sz, (size_t)write(fd[1], &rec, sizeof(rec)), sizeof(rec)));
+        snprintf(rec.name, sizeof(rec.name), "/proc/%d/fd/%d%s", (int)getpid(), segment,
+                 i == SEGMENT_TAIL ? "/." : "");
+        if (i == SEGMENT_NO_NAME)
+            snprintf(rec.name, sizeof(rec.name), "/dev/zero");
+        if (i == SEGMENT_NO_END)
+            memset(rec.name, '0', sizeof(rec.name));
+        cr_assert(eq(sz, (size_t)write(fd[1], &rec, sizeof(rec)), sizeof(rec)));
+        cr_expect(eq(int, end_open(&e, l, SLOTS, SLOT_BYTES, 1000), segments[i].result), "%s",
+                  segments[i].name);
+        cr_expect(segments[i].result == 0 || strstr(fail_text(), segments[i].line), "%s: %s",
+                  segments[i].name, fail_text());
+        if (segments[i].result == 0) { /* then nothing may come through the socket any more */
+            uint64_t now;
+
+            cr_assert(eq(int, (int)write(fd[1], "x", 1), 1));
+            cr_expect(eq(int, end_wait(&e, 0, 0, &now), -EPROTO));
+        }
+        end_close(&e);
+        l->ops->close(l);
+        close(fd[1]);
+        close(segment);
+    }
+}
+
+/* A registered tcp link and the socket of its peer. */
+static void beside_raw_peer(int tcp, struct end *e, struct link **l, int fd[2])
+{
+    struct record rec = { 0x4b4c4454, 0, SLOTS, SLOT_BYTES, "" };
+
+    wires_socketpair(tcp, fd);
+    cr_assert(eq(int, link_tcp_open(fd[0], 0, 1, 0, 500, l), 0));
+    cr_assert(eq(sz, (size_t)write(fd[1], &rec, sizeof(rec)), sizeof(rec)));
+    cr_assert(eq(int, end_open(e, *l, SLOTS, SLOT_BYTES, 1000), 0));
+}
+
+Test(link, tcp_sends_to_a_peer_that_does_not_read_have_a_bound)
+{
+    struct link *l;
+    struct end e;
+    int fd[2], n = 0, r = 0;
+
+    beside_raw_peer(1, &e, &l, fd);
+    for (; r == 0 && n < 100000; n++)
+        r = end_send(&e, (size_t)(n % SLOTS) * SLOT_BYTES, SLOT_BYTES, (uint64_t)n + 1);
+    cr_expect(eq(int, r, -ENOBUFS), "after %d sends", n);
+    cr_expect(n > 64);
+    cr_expect(eq(int, l->ops->poll(l), -ENOBUFS), "it is kept");
+    end_close(&e);
+    l->ops->close(l);
+    close(fd[1]);
+}
+
+Test(link, tcp_reads_what_a_peer_said_before_it_took_no_more)
+{
+    struct raw_frame frame = { 7, 0, 0 };
+    struct link *l;
+    struct end e;
+    uint64_t now = 0;
+    int fd[2];
+
+    beside_raw_peer(0, &e, &l, fd);
+    cr_assert(eq(sz, (size_t)write(fd[1], &frame, sizeof(frame)), sizeof(frame)));
+    close(fd[1]);
+    cr_expect(eq(int, end_send(&e, 0, 16, 1), -ECONNRESET));
+    cr_expect(eq(int, end_wait(&e, 0, 0, &now), 0));
+    cr_expect(eq(u64, now, 7));
+    cr_expect(eq(int, end_wait(&e, 0, now, &now), -ECONNRESET));
+    end_close(&e);
+    l->ops->close(l);
 }
 
 Test(link, memory_out_of_bounds_is_refused)
