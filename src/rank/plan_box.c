@@ -77,10 +77,10 @@ static int have_credit(struct plan_box *b, int p, uint64_t seq)
                         (unsigned long long)(seq - PLAN_RING), b->set.wait_limit_ms);
         if (r < 0)
             return link_failed(r, p);
-        if (now <= b->credit[p] || now >= seq)
+        if (now <= b->credit[p] || now > b->seq)
             return fail(-EPROTO, "plan: credit %llu of rank %d after %llu, sent %llu",
                         (unsigned long long)now, p, (unsigned long long)b->credit[p],
-                        (unsigned long long)(seq - 1));
+                        (unsigned long long)b->seq);
         b->credit[p] = now;
     }
     return 0;

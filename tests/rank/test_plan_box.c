@@ -388,3 +388,87 @@ Test(plan_box, an_unread_frame_is_never_overwritten)
         cr_expect(eq(int, t.got[0], PLAN_RING), "%s", t.kind);
     }
 }
+
+/* A follower of the wrong kind: it credits what it cannot have read. */
+static const struct credits {
+    const char *name;
+    struct {
+        uint64_t behind, says; /* this frame has come, then this credit */
+    } of[2];
+    int frames; /* that the leader sends at most */
+    const char *line;
+} credits[] = {
+    { "ahead", { { PLAN_RING, PLAN_RING + 1 } }, 100, "credit 9 of rank 1 after 0, sent 8" },
+    { "far ahead", { { 1, UINT64_MAX } }, 100, "credit 18446744073709551615 of rank 1 after 0" },
+    { "back", { { PLAN_RING, 4 }, { 12, 3 } }, 100, "credit 3 of rank 1 after 4, sent 12" },
+    { "ahead of an end", { { 2, 3 } }, 2, "credit 3 of rank 1 after 0, sent 2" },
+};
+
+struct credit_world {
+    struct box_world b;
+    const struct credits *bad;
+    char line[256];
+};
+
+static void keep_credit(void *arg, enum log_level level, const char *line)
+{
+    struct credit_world *t = arg;
+
+    if (level == LOG_ERR && strstr(line, "credit"))
+        snprintf(t->line, sizeof(t->line), "%s", line);
+}
+
+static void credit_wrongly(struct credit_world *t)
+{
+    static _Alignas(64) uint8_t none[PLAN_RING * 512];
+    struct link *l = t->b.w.link[1][0];
+    struct link_mem m = { .channel = 2, .slots = PLAN_RING, .slot_bytes = 512, .outbox = none };
+
+    if (l->ops->reg(l, &m) < 0)
+        abort();
+    for (int i = 0; i < 2 && t->bad->of[i].behind; i++) {
+        uint64_t behind = t->bad->of[i].behind;
+
+        while (atomic_load(link_flag(&m, (int)(behind % PLAN_RING))) != behind &&
+               !atomic_load(&t->b.quiet))
+            clock_sleep(50 * NS_PER_US);
+        l->ops->send(l, &m, 0, 0, t->bad->of[i].says);
+    }
+    while (!atomic_load(&t->b.quiet))
+        clock_sleep(NS_PER_MS);
+    l->ops->unreg(l, &m);
+}
+
+static void credit_rank(int rank, void *arg)
+{
+    struct credit_world *t = arg;
+    struct plan_box *b;
+    uint64_t word = 0;
+
+    if (rank == 1) {
+        credit_wrongly(t);
+        return;
+    }
+    b = box_open(&t->b, 0);
+    for (int i = 0; i < t->bad->frames && t->b.result[0] == 0; i++)
+        t->b.result[0] = plan_box_send(b, 1, 0, 0, &word, 1);
+    if (t->b.result[0] == 0)
+        t->b.result[0] = plan_box_settle(b, NULL);
+    atomic_store(&t->b.quiet, 1);
+    plan_box_close(b);
+}
+
+Test(plan_box, a_leader_believes_no_credit)
+{
+    for (size_t i = 0; i < sizeof(credits) / sizeof(credits[0]); i++) {
+        struct credit_world t = { .bad = &credits[i], .b.wait_limit_ms = 1000 };
+
+        world_open(&t.b, "loop");
+        log_sink(keep_credit, &t);
+        wires_run(2, credit_rank, &t);
+        log_sink(NULL, NULL);
+        wires_close(&t.b.w);
+        cr_expect(eq(int, t.b.result[0], -EPROTO), "%s", credits[i].name);
+        cr_expect(strstr(t.line, credits[i].line) != NULL, "%s: '%s'", credits[i].name, t.line);
+    }
+}
