@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 
 #include "kernels/backend.h"
 #include "src/base/clock.h"
@@ -204,10 +205,84 @@ Test(comm, the_sequence_wraps)
         struct world t = { .calls = CALLS_MAX, .set.first_seq = UINT32_C(0xfffffff0) };
 
         world_open(&t, wires_kinds[k], 2, COMM_BF16);
+        fault_wrap(&t.fault, t.w.link[0][1], FAULT_NONE, 0);
+        t.w.link[0][1] = &t.fault.base;
         wires_run(2, sum_all, &t);
         judge_sums(&t);
+        cr_expect(
+            eq(u32, (uint32_t)t.fault.last, t.set.first_seq + (uint32_t)t.stats[0].exchanges));
         world_close(&t);
     }
+}
+
+/* Links over sockets that hold less than a slot; far less on the way from `narrow` on. */
+static void open_small(struct world *t, int ranks, int narrow)
+{
+    int bytes = 4096, fd[2];
+
+    t->ranks = t->w.world = ranks;
+    t->kind = "tcp";
+    t->set = (struct comm_settings){
+        .partials = COMM_F32, .slot_bytes = 1 << 20, .spin_us = 20, .wait_limit_ms = 5000
+    };
+    for (int a = 0; a < ranks; a++) {
+        for (int b = a + 1; b < ranks; b++) {
+            wires_socketpair(0, fd);
+            if (a == narrow)
+                setsockopt(fd[0], SOL_SOCKET, SO_SNDBUF, &bytes, sizeof(bytes));
+            cr_assert(eq(int, link_tcp_open(fd[0], a, b, 0, 5000, &t->w.link[a][b]), 0));
+            cr_assert(eq(int, link_tcp_open(fd[1], b, a, 0, 5000, &t->w.link[b][a]), 0));
+        }
+    }
+}
+
+enum { LARGE = (1 << 20) / 4 };
+
+/* One exchange; rank 0 then leaves its links alone until all have theirs. */
+static void sum_large(int rank, void *arg)
+{
+    struct world *t = arg;
+    struct comm *c = world_comm(t, rank);
+    float *x = malloc(LARGE * sizeof(*x));
+
+    for (int i = 0; i < LARGE; i++)
+        x[i] = (float)(rank + 1);
+    comm_sum(c, NULL, 1, x, LARGE);
+    t->result[rank] = comm_check(c);
+    t->n[rank] = x[0] == x[LARGE - 1] ? (size_t)x[0] : 0;
+    atomic_fetch_add(&t->over, 1);
+    for (int i = 0; i < 6000 && atomic_load(&t->over) < t->ranks; i++)
+        clock_sleep(NS_PER_MS);
+    comm_close(c);
+    free(x);
+}
+
+/* In a ring each waits for the next one, whose socket is full until the one after that reads. */
+Test(comm, sums_that_fill_the_sockets_of_three_ranks_do_not_block, .timeout = 60)
+{
+    struct world t = { .calls = 0 };
+
+    open_small(&t, 3, -1);
+    wires_run(3, sum_large, &t);
+    for (int r = 0; r < 3; r++) {
+        cr_expect(eq(int, t.result[r], 0), "rank %d", r);
+        cr_expect(eq(sz, t.n[r], 6), "rank %d", r);
+    }
+    wires_close(&t.w);
+}
+
+Test(comm, nothing_of_an_exchange_is_left_to_the_next_one, .timeout = 60)
+{
+    struct world t = { .calls = 0 };
+
+    /* rank 0 has all that it needs long before its own share has left */
+    open_small(&t, 2, 0);
+    wires_run(2, sum_large, &t);
+    for (int r = 0; r < 2; r++) {
+        cr_expect(eq(int, t.result[r], 0), "rank %d", r);
+        cr_expect(eq(sz, t.n[r], 3), "rank %d", r);
+    }
+    wires_close(&t.w);
 }
 
 Test(comm, counts_exchanges_bytes_and_time)

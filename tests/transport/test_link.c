@@ -287,15 +287,16 @@ static int still_poll(struct link *l)
     return clock_ns() < ((struct still *)l)->end_ns ? 0 : -ECONNRESET;
 }
 
+static const struct link_ops still_ops = { .name = "still", .poll = still_poll };
+
 Test(link, who_may_wait_for_long_looks_up_as_often, .timeout = 10)
 {
-    const struct link_ops ops = { .name = "still", .poll = still_poll };
     /* of the last ones, microseconds are more than an int holds */
     const int limits[] = { -1, 5000, 3000000, 24 * 60 * 60 * 1000 };
 
     for (size_t i = 0; i < sizeof(limits) / sizeof(limits[0]); i++) {
         _Alignas(64) uint8_t flags[64] = { 0 };
-        struct still s = { .base = { .ops = &ops, .peer = 1 } };
+        struct still s = { .base = { .ops = &still_ops, .peer = 1 } };
         struct link_mem m = { .slots = 1, .slot_bytes = 16, .flags = flags };
         struct link *l = &s.base;
         struct link_wait w = { .links = &l, .n = 1, .limit_ms = limits[i] };
@@ -309,6 +310,73 @@ Test(link, who_may_wait_for_long_looks_up_as_often, .timeout = 10)
                   limits[i]);
         close(fd[0]);
         close(fd[1]);
+    }
+}
+
+/* Lines as a link of two rails has them: of slot 0, then of slot 1, for each rail. */
+Test(link, a_striped_send_is_there_when_every_rail_says_so)
+{
+    static _Alignas(128) uint8_t flags[4 * 128];
+    struct link_bell bell = { 0 };
+    struct still s = { .base = { .ops = &still_ops, .peer = 1, .fd = -1, .bell = &bell } };
+    struct link_mem m = { .slots = 2, .slot_bytes = 16, .flags = flags, .rails = 2 };
+    struct link *l = &s.base;
+    struct link_wait w = { .links = &l, .n = 1, .limit_ms = 1000 };
+    const uint64_t one = 1, two = 2, tag = 7;
+    uint64_t now = 0;
+
+    s.end_ns = INT64_MAX;
+    memcpy(link_rail_line(&m, 1, 0), &tag, sizeof(tag));
+    memcpy(link_rail_line(&m, 1, 0) + LINK_STRIPES_AT, &one, sizeof(one));
+    cr_expect(eq(int, link_wait_flag(&w, l, &m, 1, 0, &now), 0), "it came over one rail");
+    cr_expect(eq(u64, now, tag));
+    memcpy(link_rail_line(&m, 1, 0) + LINK_STRIPES_AT, &two, sizeof(two));
+    w.limit_ms = 20;
+    cr_expect(eq(int, link_wait_flag(&w, l, &m, 1, 0, &now), -ETIMEDOUT), "half of it is there");
+    memcpy(link_rail_line(&m, 0, 1), &tag, sizeof(tag));
+    cr_expect(eq(int, link_wait_flag(&w, l, &m, 1, 0, &now), -ETIMEDOUT), "of another slot");
+    memcpy(link_rail_line(&m, 1, 1), &tag, sizeof(tag));
+    cr_expect(eq(int, link_wait_flag(&w, l, &m, 1, 0, &now), 0), "all of it is there");
+}
+
+static void send_one(int rank, void *arg)
+{
+    struct pair *p = arg;
+    struct link *l = p->w.link[rank][!rank];
+    struct end e;
+    uint64_t now;
+
+    if (end_open(&e, l, SLOTS, SLOT_BYTES, 5000) < 0)
+        abort();
+    if (rank == 0) {
+        uint32_t heard = link_bell_heard(l->bell);
+
+        p->result[0] = end_send(&e, 0, 0, 1);
+        /* the other end answers behind the ring that we wait for */
+        p->result[1] = end_wait(&e, 0, 0, &now);
+        while (link_bell_heard(l->bell) == heard && p->ops++ < 1000)
+            clock_sleep(NS_PER_MS);
+        p->wrong[0] = link_bell_heard(l->bell) == heard;
+    } else if (end_wait(&e, 0, 0, &now) == 0) {
+        end_send(&e, 0, 0, 2);
+        clock_sleep(20 * NS_PER_MS);
+    }
+    end_close(&e);
+}
+
+Test(link, every_tag_rings_the_bell_of_who_waits)
+{
+    for (int k = 0; wires_kinds[k]; k++) {
+        struct pair p = { .kind = wires_kinds[k] };
+
+        if (strcmp(p.kind, "loop") != 0 && strcmp(p.kind, "shm") != 0)
+            continue; /* of the others nothing that arrives rings */
+        wires_open(&p.w, p.kind, 2, 0);
+        wires_run(2, send_one, &p);
+        wires_close(&p.w);
+        cr_expect(eq(int, p.result[0], 0), "%s", p.kind);
+        cr_expect(eq(int, p.result[1], 0), "%s", p.kind);
+        cr_expect(eq(int, p.wrong[0], 0), "%s", p.kind);
     }
 }
 
