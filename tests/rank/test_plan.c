@@ -238,6 +238,11 @@ static const struct bad_case bad[] = {
     { "a window of no slot", PLAN_CALIBRATE, 0, 1 << 8, "slots" },
     { "more slots than there are", PLAN_CALIBRATE, 0, 5 | 1 << 8, "slots" },
     { "release of no slot", PLAN_RELEASE, 0, 4, "slot" },
+    { "reserved bits of a span", PLAN_FILL, 0, 1 << 8, "reserved" },
+    { "reserved bits of a commit", PLAN_ROUND, 2, 1 << 8 | 1 << 24, "reserved" },
+    { "reserved bits of a window", PLAN_ROUND, 3, 3 << 8 | 1 << 24, "reserved" },
+    { "reserved bits of an ask", PLAN_ROUND, 4, 1 << 16, "reserved" },
+    { "reserved bits of a calibration", PLAN_CALIBRATE, 0, 1 | 1 << 8 | 1 << 24, "reserved" },
     { "release with more", PLAN_RELEASE, 0, 1 << 8, "reserved" },
 };
 

@@ -108,4 +108,9 @@ Test(stall, time_in_which_this_process_did_not_run_is_nobodys)
     cr_expect(eq(int, stall_find(&s, true, LIMIT_MS, 2 * NS_PER_S, text, sizeof(text)), 0));
     stall_excuse(&s, 2 * NS_PER_S);
     cr_expect(eq(int, stall_find(&s, true, LIMIT_MS, 2 * NS_PER_S, text, sizeof(text)), 1));
+    /* and ranks that were never heard of, or are not there, stay so */
+    stall_note(&s, 1, &exchanges, 3 * NS_PER_S);
+    stall_excuse(&s, 4 * NS_PER_S);
+    cr_expect(eq(int, stall_find(&s, true, LIMIT_MS, 5 * NS_PER_S, text, sizeof(text)), 0));
+    cr_expect(strncmp(text, "ranks wait for each other", 25) == 0, "%s", text);
 }
