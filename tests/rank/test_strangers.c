@@ -133,8 +133,20 @@ static void *open_leader(void *arg)
 /* Whoever is at the port instead of rank 0. */
 struct stranger {
     int fd;
-    const char *says;
+    const char *says; /* NULL: what it hears */
 };
+
+/* As a socket does that has connected to itself: HELLO and PROOF come back. */
+static void echo(int fd)
+{
+    uint8_t heard[sizeof(struct control_hello) + SHA256_BYTES];
+    int64_t until = clock_ns() + 100 * NS_PER_MS;
+
+    if (control_exactly(fd, heard, sizeof(struct control_hello), until) == 0 &&
+        send(fd, heard, sizeof(struct control_hello), MSG_NOSIGNAL) > 0 &&
+        control_exactly(fd, heard, SHA256_BYTES, until) == 0)
+        send(fd, heard, SHA256_BYTES, MSG_NOSIGNAL);
+}
 
 static void *answer_all(void *arg)
 {
@@ -146,7 +158,9 @@ static void *answer_all(void *arg)
         if (poll(&(struct pollfd){ .fd = s->fd, .events = POLLIN }, 1, 20) <= 0)
             continue;
         guest[n] = accept(s->fd, NULL, NULL);
-        if (send(guest[n++], s->says, strlen(s->says), MSG_NOSIGNAL) < 0)
+        if (!s->says)
+            echo(guest[n++]);
+        else if (send(guest[n++], s->says, strlen(s->says), MSG_NOSIGNAL) < 0)
             break;
     }
     while (n > 0)
@@ -159,9 +173,10 @@ Test(strangers, the_time_to_connect_holds_for_whoever_answers)
     static const struct {
         const char *says, *line;
     } cases[] = { { "", "did not answer in time" },
+                  { NULL, "did not answer in time" },
                   { "HTTP/1.1 400", "is not a tandem rank (first bytes 48545450)" } };
 
-    for (size_t i = 0; i < 2; i++) {
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct stranger s = { .says = cases[i].says };
         pthread_t thread;
         struct town t;
@@ -382,6 +397,13 @@ static void data_port(int rank, void *arg)
                 control_exactly(fd[k / 2], answer, 1, clock_ns() + NS_PER_S) != -ECONNRESET;
         if (!right)
             close(fd[k / 2]);
+        if (k == 1) { /* the same once more, while its channel is open */
+            int again = knock(table.port[0]);
+
+            t->fails[6] += send(again, &h, sizeof(h), MSG_NOSIGNAL) != (ssize_t)sizeof(h) ||
+                           control_exactly(again, answer, 1, clock_ns() + NS_PER_S) != -ECONNRESET;
+            close(again);
+        }
     }
     wire_send(w, CONTROL_READY, NULL, 0);
     t->result[1] = wire_expect(w, CONTROL_READY, clock_ns() + NS_PER_S * 5, NULL, &f);
@@ -400,9 +422,195 @@ Test(strangers, data_sockets_need_the_token_of_their_channel)
     cr_expect(eq(int, t.result[0], 0), "%s", t.log[0]);
     cr_expect(eq(int, t.result[1], 0), "%s", t.log[1]);
     cr_expect(eq(int, t.fails[7], 0));
+    cr_expect(eq(int, t.fails[6], 0), "a channel is opened twice");
     cr_expect(strstr(t.log[0], "data 127.0.0.1: data socket with a wrong token") != NULL, "%s",
               t.log[0]);
     cr_expect(eq(int, wait_failed(t.group[0], 1000), -ECONNRESET));
     cr_expect(strcmp(group_reason(t.group[0]), "rank 1 is gone: connection closed") == 0);
     town_close(&t);
+}
+
+Test(strangers, a_token_is_of_one_pair_channel_direction_and_group)
+{
+    static const struct control_secret secret = { .n = 32,
+                                                  .bytes = "thirty-two bytes of a secret ..." };
+    static const struct {
+        int from, to, channel, answer, nonce;
+    } tokens[] = { { 1, 0, 0, 0, 1 }, { 2, 0, 0, 0, 1 }, { 1, 2, 0, 0, 1 }, { 0, 1, 0, 0, 1 },
+                   { 1, 0, 2, 0, 1 }, { 1, 0, 0, 1, 1 }, { 1, 0, 0, 0, 2 } };
+    enum { N = sizeof(tokens) / sizeof(tokens[0]) };
+    uint8_t token[N][SHA256_BYTES];
+
+    for (int i = 0; i < N; i++) {
+        uint8_t nonce[CONTROL_NONCE_BYTES] = { (uint8_t)tokens[i].nonce };
+
+        cr_assert(eq(int,
+                     control_token(&secret, nonce, tokens[i].from, tokens[i].to, tokens[i].channel,
+                                   tokens[i].answer, token[i]),
+                     0));
+        for (int k = 0; k < i; k++)
+            cr_expect(bytes_equal(token[i], token[k], SHA256_BYTES) == 0, "%d and %d", k, i);
+    }
+}
+
+/* A follower made of parts as far as the table; its control connection. */
+static struct wire *as_far_as_the_table(struct town *t, int rank, bool table)
+{
+    struct control_hello h = { .magic = CONTROL_MAGIC,
+                               .protocol = CONTROL_PROTOCOL,
+                               .world = (uint32_t)t->set[0].world,
+                               .rank = (uint32_t)rank };
+    struct body_agree a = { .version = "1.0", .text = agree_text };
+    static struct control_body body;
+    struct wire *w = prove(t, &h);
+    struct wire_frame f;
+
+    if (sha256_of(a.text, strlen(a.text), a.text_sha256) < 0 || body_agree_pack(&a, &body) < 0)
+        abort();
+    wire_send(w, CONTROL_AGREE, &body, 0);
+    body_listen_pack(9, &body);
+    wire_send(w, CONTROL_LISTEN, &body, 0);
+    if (wire_expect(w, CONTROL_AGREE, clock_ns() + NS_PER_S * 5, NULL, &f) < 0 ||
+        (table && wire_expect(w, CONTROL_TABLE, clock_ns() + NS_PER_S * 5, NULL, &f) < 0))
+        abort();
+    return w;
+}
+
+static void come_again(int rank, void *arg)
+{
+    struct town *t = arg;
+
+    if (rank == 1) {
+        struct wire *w = as_far_as_the_table(t, 1, false);
+
+        clock_sleep(100 * NS_PER_MS); /* it has been taken in */
+        wire_close(w);
+        clock_sleep(100 * NS_PER_MS); /* and has been missed */
+        atomic_store(&t->go, 1);
+    }
+    while (rank == 2 && !atomic_load(&t->go))
+        clock_sleep(NS_PER_MS);
+    open_rank(rank, t);
+}
+
+Test(strangers, a_rank_that_left_before_the_world_was_complete_may_come_again)
+{
+    struct town t;
+
+    town_open(&t, "tcp", 3);
+    wires_run(3, come_again, &t);
+    for (int r = 0; r < 3; r++)
+        cr_expect(eq(int, t.result[r], 0), "rank %d: %s", r, t.log[r]);
+    cr_expect(strstr(t.log[0], "rank 1 left before the world was complete") != NULL, "%s",
+              t.log[0]);
+    town_close(&t);
+}
+
+static void leave_at_the_table(int rank, void *arg)
+{
+    struct town *t = arg;
+
+    if (rank == 0)
+        open_rank(0, t);
+    else
+        wire_close(as_far_as_the_table(t, 1, true));
+}
+
+Test(strangers, who_leaves_before_its_data_sockets_is_not_waited_for)
+{
+    struct town t;
+
+    town_open(&t, "tcp", 2);
+    wires_run(2, leave_at_the_table, &t);
+    cr_expect(eq(int, t.result[0], -ECONNRESET), "%s", t.log[0]);
+    cr_expect(strstr(t.log[0], "rank 1 is gone: connection closed") != NULL, "%s", t.log[0]);
+    cr_expect(t.ns[0] < 3 * NS_PER_S, "%.1f s", t.ns[0] / 1e9);
+    town_close(&t);
+}
+
+/* ---- a rank 0 that knows the secret and misbehaves ---- */
+
+enum leader { LEADER_WORLD, LEADER_ECHOES, LEADERS };
+
+static const struct {
+    const char *name;
+    int result; /* of rank 1 */
+    const char *line;
+} leaders[LEADERS] = {
+    [LEADER_WORLD] = { "another world", -EPROTO, "table of 3 ranks in a world of 2" },
+    [LEADER_ECHOES] = { "the token as its answer", -EACCES, "channel 0 to rank 0" },
+};
+
+static int leader_of; /* the case that runs */
+
+/* Whoever comes to a door has said enough within 5 s. */
+static struct door_guest *guest_of(struct door *d)
+{
+    struct door_guest *g;
+
+    if (door_wait(d, 5000, &g) != 1)
+        abort();
+    return g;
+}
+
+static void lead_wrongly(int rank, void *arg)
+{
+    static struct control_body body;
+    struct town *t = arg;
+    struct body_agree a = { .version = "1.0", .text = agree_text };
+    struct body_table table = { .nonce = { 1 }, .world = 2, .port = { 9, 9, 9 } };
+    struct control_secret secret;
+    struct control_hello theirs;
+    struct door door, data;
+    struct wire_frame f;
+    struct wire *w;
+    int fd;
+
+    if (rank == 1) {
+        open_rank(1, t);
+        return;
+    }
+    if (secret_load(&t->set[0], &secret) < 0 || group_listen(&t->set[0], &fd) < 0)
+        abort();
+    door_init("control", fd, &door);
+    while (meet_guest(&t->set[0], &secret, &door, guest_of(&door), &theirs, &w) == 0)
+        ;
+    if (door_listen("data", "127.0.0.1", 0, &fd, &table.port[0]) < 0 ||
+        sha256_of(a.text, strlen(a.text), a.text_sha256) < 0 || body_agree_pack(&a, &body) < 0)
+        abort();
+    door_init("data", fd, &data);
+    wire_send(w, CONTROL_AGREE, &body, 0);
+    if (leader_of == LEADER_WORLD)
+        table.world = 3;
+    if (wire_expect(w, CONTROL_AGREE, clock_ns() + NS_PER_S * 5, NULL, &f) < 0 ||
+        wire_expect(w, CONTROL_LISTEN, clock_ns() + NS_PER_S * 5, NULL, &f) < 0 ||
+        body_table_pack(&table, &body) < 0)
+        abort();
+    wire_send(w, CONTROL_TABLE, &body, 0);
+    if (leader_of == LEADER_ECHOES) {
+        struct door_guest *g = guest_of(&data);
+        const struct control_hello *h = (const struct control_hello *)(const void *)g->buf;
+
+        send(g->fd, h->nonce, sizeof(h->nonce), MSG_NOSIGNAL);
+    }
+    for (int i = 0; i < 5000 && !wire_lost(w); i++) /* its doors stay open until rank 1 has gone */
+        clock_sleep(NS_PER_MS);
+    wire_close(w);
+    door_close(&data);
+    door_close(&door);
+}
+
+Test(strangers, a_leader_is_not_believed_either)
+{
+    for (leader_of = 0; leader_of < LEADERS; leader_of++) {
+        struct town t;
+
+        town_open(&t, "tcp", 2);
+        wires_run(2, lead_wrongly, &t);
+        cr_expect(eq(int, t.result[1], leaders[leader_of].result), "%s: %s",
+                  leaders[leader_of].name, t.log[1]);
+        cr_expect(strstr(t.log[1], leaders[leader_of].line) != NULL, "%s: '%s'",
+                  leaders[leader_of].name, t.log[1]);
+        town_close(&t);
+    }
 }
