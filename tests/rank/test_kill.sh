@@ -56,6 +56,21 @@ survivor 'tcp, stopped rank 1' 0
 kill -CONT "${pid[1]}"
 survivor 'tcp, rank 1 goes on alone' 1
 
+# A machine that slept: to a rank that did not run itself nobody has been silent.
+begin tcp
+kill -STOP "${pid[@]}"
+before=$(stat -c %s "$WORK/text0")
+has_more() { [ "$(stat -c %s "$WORK/text0")" -gt "$before" ]; }
+sleep 2.5
+kill -CONT "${pid[@]}"
+comes "${pid[0]}" 100 has_more || note_failure 'both ranks slept: the text does not go on'
+kill -TERM "${pid[@]}"
+for r in 0 1; do
+    until_true 50 gone "${pid[r]}" || kill -KILL "${pid[r]}"
+    wait "${pid[r]}"
+    same "both ranks slept: exit code of rank $r" 0 $?
+done
+
 # A rank dies while costs are measured, and while several requests decode: each of them hears why. (The context makes
 # the first case measure: these ranks never get so far that they keep what they measured.)
 for i in 1 2 3 4 5 6; do
