@@ -148,6 +148,8 @@ Test(stop, cuts_and_holds_back)
                           (int)out.bytes, out.s);
         }
         cr_expect(eq(int, at, c->at), "%s", c->name);
+        if (at >= 0)
+            cr_expect(eq(int, stop_add(&s, "later", 5, &out), 1), "%s: it takes no more", c->name);
         cr_assert(eq(int, stop_end(&s, &out), 0));
         cr_expect(text_is(&out, c->text), "%s: \"%.*s\"", c->name, (int)out.bytes, out.s);
         stop_free(&s);
