@@ -106,7 +106,7 @@ static int prepare(struct cuda_device *d)
     if (e == cudaSuccess)
         e = cuda_markov_limits(d->shared_max);
     if (e == cudaSuccess)
-        e = cuda_select_limits(d->shared_max, &d->wide_picks);
+        e = cuda_select_limits(d->shared_max);
     if (e == cudaSuccess)
         e = cuda_sheet_limits(d->shared_max);
     if (e == cudaSuccess)

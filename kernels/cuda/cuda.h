@@ -57,11 +57,10 @@ struct cuda_device {
     int shared_max; /* bytes of shared memory a block may ask for */
     int sms;
     int shared_sm; /* bytes of shared memory that a multiprocessor has */
-    int gangs;   /* of attention that are clusters at once, two blocks a multiprocessor; 0: none */
-    bool crowds; /* EXL3 experts of many rows go to crowd.cu */
-    int wide;    /* rows up to which a site's gangs have 16 blocks; 0: none does */
-    int wide_picks; /* and those of selections */
-    bool told;      /* that a call of attention does not fit into what they share */
+    int gangs;     /* of attention that are clusters at once, two blocks a multiprocessor; 0: none */
+    bool crowds;   /* EXL3 experts of many rows go to crowd.cu */
+    int wide;      /* rows up to which a site's gangs have 16 blocks; 0: none does */
+    bool told;     /* that a call of attention does not fit into what they share */
 };
 
 /* A copy that leaves a staging area for the caller's memory once the device is done. */
@@ -108,14 +107,12 @@ struct cuda_lane {
     cudaStream_t stream;
     void *scratch; /* device memory of ops between their launches, one op at a time */
     size_t scratch_bytes;
-    uint32_t
-        *tickets;  /* device memory, [CUDA_TICKETS]: zero between ops; seats of few.cuh behind */
-    void *meeting; /* device memory, [CUDA_MEETING] bytes: zero between ops */
-    uint32_t
-        *loose;   /* device memory, [CUDA_LOOSE]: zero between ops, of gangs that are no clusters */
-    void *counts; /* [CUDA_WORKERS][INDEX_COUNT] bytes: zero between ops */
-    bool ahead;   /* it has ops that the queue's stream has not met yet */
-    bool apart;   /* the next kernel is the first of a section */
+    uint32_t *tickets; /* device memory, [CUDA_TICKETS]: zero between ops; seats of few.cuh behind */
+    void *meeting;     /* device memory, [CUDA_MEETING] bytes: zero between ops */
+    uint32_t *loose;   /* device memory, [CUDA_LOOSE]: zero between ops, of gangs that are no clusters */
+    void *counts;      /* [CUDA_WORKERS][INDEX_COUNT] bytes: zero between ops */
+    bool ahead;        /* it has ops that the queue's stream has not met yet */
+    bool apart;        /* the next kernel is the first of a section */
 };
 
 #define CUDA_LANES (1 + SIDE_LANES) /* the first is the queue's own */
@@ -180,8 +177,7 @@ cudaError_t cuda_crowd_limits(int shared_max, bool *can); /* whether crowd.cu is
 /* gangs: how many of attention's fit as clusters where a multiprocessor has two blocks, 0: none */
 cudaError_t cuda_gang_limits(int shared_max, int shared_sm, int *gangs);
 cudaError_t cuda_markov_limits(int shared_max);
-/* wide: rows up to which as many gangs of 16 blocks as rows fit at once, 0: none does */
-cudaError_t cuda_select_limits(int shared_max, int *wide);
+cudaError_t cuda_select_limits(int shared_max);
 cudaError_t cuda_sheet_limits(int shared_max);
 cudaError_t cuda_strip_limits(int shared_max);
 

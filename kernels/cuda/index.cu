@@ -15,9 +15,6 @@
 #include "kernels/cuda/index_score.cuh"
 
 #define GANG 8
-#define GANG_WIDE 16                    // where so many gangs of that many blocks fit
-#define WIDE_ROWS 4                     // at most
-#define WIDE_FROM (32 << 10)            // entries, or where the gang scores them
 #define FEW 4096                        // entries of a list
 #define OWN_MOST (FEW / THREADS)        // of these a thread's
 #define OWN_FEW 2                       // and of a list that is mostly what is taken
@@ -47,7 +44,7 @@ struct pick_room {
     uint64_t told, listed; // barriers: how many every block has, and the first one's list
     struct field f;
     int warp[WARPS], digit, left, here; // what was found, what is to find in it, how many are in it
-    __align__(8) int found[GANG_WIDE][2]; // of every block's entries: sure, ties
+    __align__(8) int found[GANG][2]; // of every block's entries: sure, ties
     union {
         __align__(16) uint2 list[LIST_WORDS]; // words, and their places in the row's field
         __align__(16) uint32_t word
@@ -256,7 +253,7 @@ __device__ static int list_make(const uint32_t *far, int base, int n, uint32_t l
                                 uint32_t (&w)[CUDA_WARP], struct pick_room &m)
 {
     int lane = (int)threadIdx.x % CUDA_WARP, warp = (int)threadIdx.x / CUDA_WARP, all;
-    int rank = (int)blockIdx.x, blocks = (int)gridDim.x;
+    int rank = (int)blockIdx.x;
     int run = (n + WARPS * CUDA_WARP - 1) / (WARPS * CUDA_WARP) * CUDA_WARP;
     int at = base + warp * run, end = min(at + run, base + n), mine = 0, place;
     uint2 *kept = (uint2 *)m.bin[LEVELS - 1] + warp * KEPT;
@@ -290,10 +287,10 @@ __device__ static int list_make(const uint32_t *far, int base, int n, uint32_t l
     all = __reduce_add_sync(FULL_MASK, lane < WARPS ? m.warp[lane] : 0);
     place = lane < warp ? m.warp[lane] : 0;
     gang_wait(); // everybody has begun
-    if ((int)threadIdx.x < blocks)
+    if ((int)threadIdx.x < GANG)
         peer_send((uint2 *)m.found[rank], make_uint2((uint32_t)all, 0), &m.told, (int)threadIdx.x);
     barrier_wait(&m.told, 0);
-    all = lane < blocks ? m.found[lane][0] : 0;
+    all = lane < GANG ? m.found[lane][0] : 0;
     place = __reduce_add_sync(FULL_MASK, place + (lane < rank ? all : 0));
     all = __reduce_add_sync(FULL_MASK, all);
     if (rank == 0 && threadIdx.x == 0)
@@ -382,7 +379,7 @@ __device__ static void gang_digit(const uint32_t *far, int begin, int end, int l
                                   struct bound *b, struct pick_room &m)
 {
     cooperative_groups::cluster_group gang = cooperative_groups::this_cluster();
-    int bits = bound_bits(*b), blocks = (int)gridDim.x;
+    int bits = bound_bits(*b);
     uint32_t *bin = m.bin[level];
 
     bins_clear(m.mine, DIGITS);
@@ -395,7 +392,7 @@ __device__ static void gang_digit(const uint32_t *far, int begin, int end, int l
     }
     __syncthreads();
     for (int i = (int)threadIdx.x; i < DIGITS; i += THREADS)
-        for (int g = 0; m.mine[i] && g < blocks; g++)
+        for (int g = 0; m.mine[i] && g < GANG; g++)
             atomicAdd(gang.map_shared_rank(&bin[i], g), m.mine[i]);
     gang_meet();
     digit_of(((const uint4 *)bin)[threadIdx.x], b->left, m);
@@ -424,7 +421,7 @@ __device__ static void gang_pick(const uint32_t *far, int base, int n, struct bo
         place[s] = block_before(mine[s], m.warp, &all[s]);
         __syncthreads();
     }
-    if (threadIdx.x < gridDim.x * 2)
+    if ((int)threadIdx.x < GANG * 2)
         *gang.map_shared_rank(&m.found[gang.block_rank()][threadIdx.x % 2], threadIdx.x / 2) =
             threadIdx.x % 2 ? all[1] : all[0];
     gang_meet();
@@ -462,7 +459,7 @@ __global__ static void __launch_bounds__(THREADS, 1) pick_gang(const __grid_cons
         barrier_init(&m.told, 1);
         barrier_init(&m.listed, 1);
         barrier_publish();
-        barrier_expect(&m.told, (int)gridDim.x * (int)sizeof(uint2));
+        barrier_expect(&m.told, GANG * (int)sizeof(uint2));
     }
     gang_begin();
     dependency_next();
@@ -486,7 +483,7 @@ __global__ static void __launch_bounds__(THREADS, 1) pick_gang(const __grid_cons
         gang_wait();
         return;
     }
-    share = (f.size + (int)gridDim.x - 1) / (int)gridDim.x;
+    share = (f.size + GANG - 1) / GANG;
     base = rank * share;
     n = max(0, min(f.size - base, share));
     if (f.size <= x.few) {
@@ -562,19 +559,16 @@ template <int TILES> static void index_launch(struct queue *q, struct indexing *
 {
     const struct cuda_device *d = (const struct cuda_device *)q->dev;
     unsigned lots = blocks_for((size_t)x->a.keys.cap, LOT), most = (unsigned)(d->sms / rows);
-    unsigned gang = GANG;
 
     most = most < 1 ? 1 : most;
     x->behind = x->a.keys.cap > x->few;
-    if (rows <= d->wide_picks && (!x->behind || x->a.keys.cap > WIDE_FROM))
-        gang = GANG_WIDE;
     if (x->behind && lots_lie(d, &x->a))
         launch(q, score_lots<TILES>, dim3(lots < most ? lots : most, (unsigned)rows), THREADS,
                lots_bytes(), *x);
     else if (x->behind)
         launch(q, score_keys<TILES>, dim3(lots < most ? lots : most, (unsigned)rows), THREADS,
                hit_bytes(LOT), *x);
-    launch_cluster(q, pick_gang<TILES>, gang, dim3(gang, (unsigned)rows), THREADS,
+    launch_cluster(q, pick_gang<TILES>, GANG, dim3(GANG, (unsigned)rows), THREADS,
                    pick_bytes(TILES), *x);
 }
 
@@ -599,55 +593,22 @@ bool select_by_units(struct queue *q, const struct select_args *a, int row0, int
     return true;
 }
 
-// How many wide gangs fit at once, of those that rows may have.
-template <int TILES> static int wide_gangs()
-{
-    cudaLaunchAttribute attr = {};
-    cudaLaunchConfig_t c = {};
-    int gangs = 0;
-    cudaError_t e = cudaFuncSetAttribute((const void *)pick_gang<TILES>,
-                                         cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
-
-    attr.id = cudaLaunchAttributeClusterDimension;
-    attr.val.clusterDim.x = GANG_WIDE;
-    attr.val.clusterDim.y = attr.val.clusterDim.z = 1;
-    c.gridDim = GANG_WIDE;
-    c.blockDim = THREADS;
-    c.dynamicSmemBytes = pick_bytes(TILES);
-    c.attrs = &attr;
-    c.numAttrs = 1;
-    if (e == cudaSuccess)
-        e = cudaOccupancyMaxActiveClusters(&gangs, pick_gang<TILES>, &c);
-    if (e != cudaSuccess)
-        (void)cudaGetLastError(); // a device without clusters of so many blocks
-    return e == cudaSuccess ? gangs : 0;
-}
-
-template <int TILES> static cudaError_t index_room(int shared_max, int *wide)
+template <int TILES> static cudaError_t index_room(int shared_max)
 {
     cudaError_t e = shared_room(score_keys<TILES>, shared_max);
 
     if (e == cudaSuccess)
         e = shared_room(score_lots<TILES>, shared_max);
-    if (e == cudaSuccess)
-        e = shared_room(pick_gang<TILES>, shared_max);
-    if (e == cudaSuccess) {
-        int gangs = wide_gangs<TILES>();
-
-        *wide = gangs < *wide ? gangs : *wide;
-    }
-    return e;
+    return e != cudaSuccess ? e : shared_room(pick_gang<TILES>, shared_max);
 }
 
-cudaError_t index_limits(int shared_max, int *wide)
+cudaError_t index_limits(int shared_max)
 {
-    cudaError_t e;
+    cudaError_t e = index_room<1>(shared_max);
 
-    *wide = WIDE_ROWS;
-    e = index_room<1>(shared_max, wide);
     if (e == cudaSuccess)
-        e = index_room<2>(shared_max, wide);
+        e = index_room<2>(shared_max);
     if (e == cudaSuccess)
-        e = index_room<4>(shared_max, wide);
+        e = index_room<4>(shared_max);
     return e;
 }

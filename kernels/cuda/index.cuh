@@ -58,6 +58,6 @@ __device__ static inline bool is_scored(const struct select_args &a, const struc
 // keys and queries are values of QI; false: it cannot.
 bool select_by_units(struct queue *q, const struct select_args *a, int row0, int rows);
 
-cudaError_t index_limits(int shared_max, int *wide);
+cudaError_t index_limits(int shared_max);
 
 #endif

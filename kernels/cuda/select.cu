@@ -129,9 +129,9 @@ __global__ static void pick_entries(struct select_args a, int row0, bool sel_too
         out[a.blocks - 1] = newest;
 }
 
-extern "C" cudaError_t cuda_select_limits(int shared_max, int *wide)
+extern "C" cudaError_t cuda_select_limits(int shared_max)
 {
-    cudaError_t e = index_limits(shared_max, wide);
+    cudaError_t e = index_limits(shared_max);
 
     return e != cudaSuccess ? e : shared_room(score_entries, shared_max);
 }
