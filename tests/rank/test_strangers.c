@@ -334,14 +334,20 @@ static void in_turn(int rank, void *arg)
     open_rank(rank, t);
 }
 
+/* A world of three, whose ranks come by fn; all of them are in it then. */
+static void three_meet(struct town *t, void (*fn)(int rank, void *arg))
+{
+    town_open(t, "tcp", 3);
+    wires_run(3, fn, t);
+    for (int r = 0; r < 3; r++)
+        cr_expect(eq(int, t->result[r], 0), "rank %d: %s", r, t->log[r]);
+}
+
 Test(strangers, a_rank_that_is_taken_is_refused_and_the_world_goes_on)
 {
     struct town t;
 
-    town_open(&t, "tcp", 3);
-    wires_run(3, in_turn, &t);
-    for (int r = 0; r < 3; r++)
-        cr_expect(eq(int, t.result[r], 0), "rank %d: %s", r, t.log[r]);
+    three_meet(&t, in_turn);
     cr_expect(eq(int, t.result[3], -EINVAL));
     cr_expect(strstr(t.log[2], "refused by rank 0: rank 1 is taken") != NULL, "%s", t.log[2]);
     town_close(&t);
@@ -497,10 +503,7 @@ Test(strangers, a_rank_that_left_before_the_world_was_complete_may_come_again)
 {
     struct town t;
 
-    town_open(&t, "tcp", 3);
-    wires_run(3, come_again, &t);
-    for (int r = 0; r < 3; r++)
-        cr_expect(eq(int, t.result[r], 0), "rank %d: %s", r, t.log[r]);
+    three_meet(&t, come_again);
     cr_expect(strstr(t.log[0], "rank 1 left before the world was complete") != NULL, "%s",
               t.log[0]);
     town_close(&t);
