@@ -2,15 +2,16 @@
 # run_levers.sh OUT [TANDEM [MODEL [SETTING...]]] - rounds with each lever in turn, one reply each, two turns of all.
 #
 # Run from the root of the tree, alone on the device. MODEL is made up in the shapes of the real one unless it is given;
-# the drafts of made-up weights are rejected, so every round has a window of depth + 1 rows and a pass. In OUT: levers.json, a
-# line a reply with medians of its replayed rounds (of all where none is replayed), and the log of the last reply. The code
-# is 1 if a lever changed the text.
+# the drafts of made-up weights are rejected, so every round has a window of depth + 1 rows and a pass. LEVERS: some of
+# them only. In OUT: levers.json, a line a reply with medians of its replayed rounds (of all where none is replayed), and
+# the log of the last reply. The code is 1 if a lever changed the text.
 set -u
 
 out=${1:?folder for logs}
 tandem=${2:-build/src/rank/tandem}
 model=${3:-synth+exl3-v41:models/synth-dsv41}
 shift "$(($# < 3 ? $# : 3))"
+levers=${LEVERS:-none early_ingest=on graph_pieces=2 graph_pieces=4 graph_pieces=8 prefetch=512KiB prefetch=2MiB side=off overlap=off}
 mkdir -p "$out"
 : >"$out/levers.json"
 first='' bad=0
@@ -37,7 +38,7 @@ reply()
 }
 
 for turn in 1 2; do
-    for lever in none early_ingest=on graph_pieces=2 graph_pieces=4 graph_pieces=8 prefetch=512KiB prefetch=2MiB side=off overlap=off; do
+    for lever in $levers; do
         [ $lever = none ] && set_to= || set_to=$lever
         for depth in 0 5; do
             # shellcheck disable=SC2086
