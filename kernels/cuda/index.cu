@@ -1,37 +1,40 @@
-// index.cu owns the indexer where keys and queries are values of QI: scores on matrix units, and the
-// exact best of them.
+// index.cu owns the indexer where keys and queries are values of QI: scores by matrix instructions
+// (mma), and an exact top-k by radix select.
 //
-//   score_keys   order words of all competing entries, and how many have which first digit: every
-//                multiprocessor, where a row has many entries; score_lots where copies can bring the keys (index_score.cuh)
-//   pick_gang    a gang of blocks (a cluster) a row. Its first block gets a list in ascending order of
-//                entries: all of them where they are few and the gang scores them, else those that
-//                the first digit leaves. There it finds the bound digit by digit. Where too many are left
-//                the gang goes on together
+//   score_keys   for rows of many entries, a grid over all multiprocessors: order words of all
+//                competing entries and a histogram of their first digits; score_lots where bulk
+//                copies can bring the keys (index_score.cuh)
+//   pick_gang    a cluster a row. Rows of few entries it scores itself. Its first block gets a list
+//                of the words that can still be among the best, ascending by entry (of few entries
+//                all of them, else what the first digit leaves), and finds the bound digit by
+//                digit. If the list has no room for them, the blocks of the cluster count their
+//                shares of the words and add up the histograms
 //
-// Products of QI values are exact in f32 and in bf16 operands, so sums over a head's values are those
-// of the reference as long as they are exact; heads are added in index order, multiply then add.
+// Products of QI values are exact in f32 and in bf16 operands, so the sum over a head's values is
+// that of the reference as long as it is exact; heads are added in index order, multiply then add.
 #include <cooperative_groups.h>
 
 #include "kernels/cuda/index_score.cuh"
 
 #define GANG 8
 #define FEW 4096                        // entries of a list
-#define OWN_MOST (FEW / THREADS)        // of these a thread's
-#define OWN_FEW 2                       // and of a list that is mostly what is taken
+#define OWN_MOST (FEW / THREADS)        // entries of a full list that a thread has
+#define OWN_FEW 2                       // of a short list, most of which is taken
 #define RUN (DIGITS / THREADS)          // digits of a thread
-#define LEVELS 3                        // counted in shared memory
-#define STRETCH (CUDA_WARP * CUDA_WARP) // words that a warp looks through at a time
-// Words of a warp that wait in shared memory for their places in a list.
+#define LEVELS 3                        // digits that have bins of their own
+#define STRETCH (CUDA_WARP * CUDA_WARP) // words that a warp scans at a time
+// Words that a warp can hold in shared memory until their places in the list are known.
 #define KEPT (DIGITS / WARPS / 2)
-#define SHARED_STATIC 1024 // more than pick_gang has beside its dynamic memory, and score_keys
+#define SHARED_STATIC 1024 // at least what pick_gang has beside its dynamic memory
 
-// Entries that a row takes; all of a block's threads.
+// How many entries of the field a row takes: 0 if it takes all visible ones, without scores.
 __device__ static int taken_of(const struct select_args &a, const struct field &f)
 {
     return f.n <= a.topk ? 0 : a.topk < f.size ? a.topk : f.size;
 }
 
-// Words of a list lie with a gap behind each 32, so that runs of neighbours begin in other banks.
+// Where word i of a list lies: a word of padding behind each 32 keeps the runs of different threads
+// in different banks.
 __device__ __host__ static inline int word_at(int i)
 {
     return i + i / CUDA_WARP;
@@ -41,21 +44,21 @@ __device__ __host__ static inline int word_at(int i)
 
 struct pick_room {
     __align__(8) float wt[HEADS_MAX];
-    uint64_t told, listed; // barriers: how many every block has, and the first one's list
+    uint64_t told, listed; // mbarriers: the counts of all blocks are here, the list is here
     struct field f;
-    int warp[WARPS], digit, left, here; // what was found, what is to find in it, how many are in it
-    __align__(8) int found[GANG][2]; // of every block's entries: sure, ties
+    int warp[WARPS], digit, left, here; // the digit found, words wanted of it, words it has
+    __align__(8) int found[GANG][2];    // of each block: words of the list, or sure ones and ties
     union {
         __align__(16) uint2 list[LIST_WORDS]; // words, and their places in the row's field
-        __align__(16) uint32_t word
-            [LIST_WORDS]; // of all entries; what scores them lies behind, where the bins come then
+        // of all entries; behind them lies what scores them, later the bins
+        __align__(16) uint32_t word[LIST_WORDS];
     };
-    __align__(16) uint32_t bin[LEVELS][DIGITS]; // of the gang or of the list
-    __align__(16) uint32_t mine[DIGITS];        // of this block, where the gang counts
+    __align__(16) uint32_t bin[LEVELS][DIGITS]; // histograms, of the list or of the cluster
+    __align__(16) uint32_t mine[DIGITS];        // of this block's words, for the cluster's
 };
 
-// The digits up to the bound so far: the first `known` bits of the complement of the last word that is
-// taken; `left` are to find among the words that begin so, of which there are `here`.
+// What is known of the bound, the last word that is taken: the first `known` bits of its
+// complement. `left` words are still wanted of the `here` that begin so.
 struct bound {
     uint32_t prefix;
     int known, left, here;
@@ -77,7 +80,8 @@ __device__ static inline int bound_bits(const struct bound &b)
     return min(DIGIT_BITS, 32 - b.known);
 }
 
-// How much of a value earlier threads of the block have; *total: of all. Two barriers.
+// Exclusive prefix sum of `value` over the threads of the block; *total: the sum of all. One
+// barrier; the caller places another before `part` is written again.
 __device__ static inline int block_before(int value, int *part, int *total)
 {
     int lane = (int)threadIdx.x % CUDA_WARP, warp = (int)threadIdx.x / CUDA_WARP, upto = value, of;
@@ -95,7 +99,8 @@ __device__ static inline int block_before(int value, int *part, int *total)
     return upto - value + __reduce_add_sync(FULL_MASK, lane < warp ? of : 0);
 }
 
-// The digit at which m.left is reached, of counts of RUN digits a thread.
+// The digit at which the running count of words reaches `left`, into m; n: counts of the thread's
+// RUN digits.
 __device__ static inline void digit_of(uint4 n, int left, struct pick_room &m)
 {
     const int of[RUN] = { (int)n.x, (int)n.y, (int)n.z, (int)n.w };
@@ -117,7 +122,8 @@ __device__ static inline void digit_of(uint4 n, int left, struct pick_room &m)
 }
 static_assert(RUN == 4, "a thread's digits are one load");
 
-// The bound behind the first digit; one that says nothing leaves all `n` words and k of them to find.
+// The bound once the first digit is found. Words of an outer digit share no first bits: then all n
+// words are left, and k of them are wanted.
 __device__ static inline struct bound bound_first(int k, int n, const struct pick_room &m)
 {
     int prefix = first_prefix(m.digit);
@@ -140,7 +146,8 @@ __device__ static inline void bins_clear(uint32_t *bin, int n)
         bin[i] = 0;
 }
 
-// Words of `n` entries from `base` on into the first block's list, which counts them.
+// Score n entries from `base` on; their words go to the first block's list, whose mbarrier counts
+// the bytes.
 template <int TILES>
 __device__ static void words_score(const struct select_args &a, int r, int base, int n,
                                    struct pick_room &m)
@@ -169,12 +176,12 @@ __device__ static void words_score(const struct select_args &a, int r, int base,
     }
 }
 
-// STRETCH words of a warp from `at` on, a lane every 32nd; 0 behind the end.
+// Load a warp's STRETCH words from `at` on, a lane every 32nd; 0 past the end.
 __device__ static inline void words_load(const uint32_t *far, int at, int end,
                                          uint32_t (&w)[CUDA_WARP])
 {
     int lane = (int)threadIdx.x % CUDA_WARP, left = end - at - lane;
-    const uint32_t *from = held(far + at + lane); // else each load finds its address by itself
+    const uint32_t *from = held(far + at + lane); // one address for all loads
 
 #pragma unroll
     for (int c = 0; c < CUDA_WARP; c++) {
@@ -184,7 +191,7 @@ __device__ static inline void words_load(const uint32_t *far, int at, int end,
     }
 }
 
-// Which of words 32 lane .. 32 lane + 31 of the stretch are as large as `least`, which is not 0.
+// A mask of the words 32 lane .. 32 lane + 31 of the stretch that are at least `least`, not 0.
 __device__ static inline uint32_t words_mask(const uint32_t (&w)[CUDA_WARP], int at, int end,
                                              uint32_t least)
 {
@@ -203,8 +210,8 @@ __device__ static inline uint32_t words_mask(const uint32_t (&w)[CUDA_WARP], int
     return mine;
 }
 
-// The warp's words of at least `least` into the list from `place` on; `mask` says which of the first stretch are. A
-// lane looks up those of 32 neighbours.
+// Send the warp's words of at least `least` to the list from `place` on; `mask` says which of the
+// first stretch they are. A lane sends those of 32 adjacent words.
 __device__ static inline void list_fill(const uint32_t *far, int at, int end, uint32_t least,
                                         uint32_t mask, int place, struct pick_room &m,
                                         uint32_t (&w)[CUDA_WARP])
@@ -221,7 +228,7 @@ __device__ static inline void list_fill(const uint32_t *far, int at, int end, ui
             upto += lane >= step ? o : 0;
         }
         p = place + upto - __popc(mask);
-        while (mask) { // several at once on their way
+        while (mask) { // four loads in flight
             int i[4];
             uint32_t word[4];
 
@@ -247,8 +254,9 @@ __device__ static inline void list_fill(const uint32_t *far, int at, int end, ui
     }
 }
 
-// The words of at least `least` of all blocks into the first one's list, ascending; `w` are the first ones of each warp's.
-// Returns how many there are. Until their places are known a warp's wait in bins that no list needs.
+// Gather the words of all blocks that are at least `least` in the first block's list, ascending by
+// entry; w: each warp's first stretch. Returns how many there are. Until all blocks' counts are
+// here a warp's words wait in bins that a list of this kind does not need.
 __device__ static int list_make(const uint32_t *far, int base, int n, uint32_t least,
                                 uint32_t (&w)[CUDA_WARP], struct pick_room &m)
 {
@@ -268,7 +276,7 @@ __device__ static int list_make(const uint32_t *far, int base, int n, uint32_t l
             if (c % 8 == 0 && i >= end)
                 break;
             set = __ballot_sync(FULL_MASK, w[c] >= least);
-            if (set) { // seldom
+            if (set) { // rare
                 int to = mine + __popc(set & ((1u << lane) - 1));
 
                 if (w[c] >= least && to < KEPT)
@@ -286,7 +294,7 @@ __device__ static int list_make(const uint32_t *far, int base, int n, uint32_t l
     __syncthreads();
     all = __reduce_add_sync(FULL_MASK, lane < WARPS ? m.warp[lane] : 0);
     place = lane < warp ? m.warp[lane] : 0;
-    gang_wait(); // everybody has begun
+    gang_wait(); // all blocks of the cluster run
     if ((int)threadIdx.x < GANG)
         peer_send((uint2 *)m.found[rank], make_uint2((uint32_t)all, 0), &m.told, (int)threadIdx.x);
     barrier_wait(&m.told, 0);
@@ -304,11 +312,12 @@ __device__ static int list_make(const uint32_t *far, int base, int n, uint32_t l
     }
     if (rank == 0)
         barrier_wait(&m.listed, 0);
-    __syncthreads(); // a warp that sends nothing may still be reading how many the others have
+    __syncthreads(); // all warps have read the counts
     return all;
 }
 
-// The k best of a list of n words, of which `b` says what is known; bins are zero. A thread has up to OWN of them.
+// The k best of a list of n words; b: what is known of the bound; bins are zero. A thread has up to
+// OWN adjacent words in registers.
 template <int OWN>
 __device__ static void list_pick(const struct select_args &a, int n, int k, bool entries,
                                  struct bound b, struct pick_room &m, int32_t *sel)
@@ -317,7 +326,7 @@ __device__ static void list_pick(const struct select_args &a, int n, int k, bool
     int own = min(run, n - begin), total, place, sure = 0, ties = 0, level = 0;
     const struct field f = m.f;
     uint2 w[OWN];
-    auto each = [&](auto what) { // the block has no use for more than `run`
+    auto each = [&](auto what) { // no thread has more than `run`
 #pragma unroll
         for (int i = 0; i < OWN; i++) {
             if (OWN > OWN_FEW && i >= run)
@@ -332,7 +341,7 @@ __device__ static void list_pick(const struct select_args &a, int n, int k, bool
 
         w[i] = entries ? m.list[at] : make_uint2(m.word[at], (uint32_t)(begin + i));
     });
-    if (b.known < 0) { // nothing has been counted yet
+    if (b.known < 0) { // first digits are not counted yet
         each([&](int i) { atomicAdd(&m.bin[level][first_digit(w[i].x)], 1); });
         __syncthreads();
         digit_of(((const uint4 *)m.bin[level++])[threadIdx.x], k, m);
@@ -343,7 +352,7 @@ __device__ static void list_pick(const struct select_args &a, int n, int k, bool
         int bits = bound_bits(b);
         uint32_t *bin = m.bin[level % LEVELS];
 
-        if (level >= LEVELS) { // after a first digit that said nothing
+        if (level >= LEVELS) { // only if the first digit had no prefix
             bins_clear(bin, DIGITS);
             __syncthreads();
         }
@@ -374,7 +383,8 @@ __device__ static void list_pick(const struct select_args &a, int n, int k, bool
         sel[i] = -1;
 }
 
-// The next digit of all blocks' words.
+// Find the next digit of the bound from the words of all blocks: each adds its histogram to
+// everyone's bins.
 __device__ static void gang_digit(const uint32_t *far, int begin, int end, int level,
                                   struct bound *b, struct pick_room &m)
 {
@@ -397,11 +407,11 @@ __device__ static void gang_digit(const uint32_t *far, int begin, int end, int l
     gang_meet();
     digit_of(((const uint4 *)bin)[threadIdx.x], b->left, m);
     bound_next(b, bits, m);
-    __syncthreads(); // what was found is read before the next digit changes it
+    __syncthreads(); // all threads have read what was found
 }
 
-// The best where a list has no room for all that the first digit leaves. A thread has a run of its block's
-// words.
+// The best of a row if a list has no room for what the first digit leaves. A thread has a run of
+// its block's words.
 __device__ static void gang_pick(const uint32_t *far, int base, int n, struct bound b,
                                  struct pick_room &m, int32_t *sel)
 {
@@ -439,7 +449,7 @@ __device__ static void gang_pick(const uint32_t *far, int base, int n, struct bo
     }
 }
 
-// Bound by the time of its steps.
+// Grid (GANG, rows), a cluster a row. Bound by latency: scan, counts, list and digits in turn.
 template <int TILES>
 __global__ static void __launch_bounds__(THREADS, 1) pick_gang(const __grid_constant__ indexing x)
 {
@@ -463,7 +473,7 @@ __global__ static void __launch_bounds__(THREADS, 1) pick_gang(const __grid_cons
     }
     gang_begin();
     dependency_next();
-    if (!x.behind) // else this block came in behind all that is read before scores
+    if (!x.behind) // score_keys, in front, has waited for whatever made what is read up to here
         dependency_settle();
     if (a.cand_in) {
         field_load(a, r, &m.f);
@@ -474,7 +484,7 @@ __global__ static void __launch_bounds__(THREADS, 1) pick_gang(const __grid_cons
             m.f = f;
     }
     k = taken_of(a, f);
-    if (k == 0 || k == f.size) { // everything that competes
+    if (k == 0 || k == f.size) { // no choice: everything is taken
         dependency_settle();
         for (int i = t; rank == 0 && i < a.topk; i += THREADS)
             sel[i] = i < (k ? k : f.n) ? (k ? entry_of(f, i) : i) : -1;
@@ -489,8 +499,8 @@ __global__ static void __launch_bounds__(THREADS, 1) pick_gang(const __grid_cons
     if (f.size <= x.few) {
         if (rank == 0 && t == 0)
             barrier_expect(&m.listed, f.size * (int)sizeof(uint32_t));
-        __syncthreads(); // the field is there
-        gang_wait();     // everybody has begun
+        __syncthreads(); // m.f and the mbarriers are written
+        gang_wait();     // all blocks of the cluster run
         words_score<TILES>(a, r, base, n, m);
         dependency_settle();
         if (rank > 0)
@@ -518,7 +528,7 @@ __global__ static void __launch_bounds__(THREADS, 1) pick_gang(const __grid_cons
             list_pick<OWN_MOST>(a, n, k, true, b, m, sel);
     } else {
         gang_wait();
-        gang_meet(); // bins are zero
+        gang_meet(); // every block's bins are zero
         gang_pick(far, base, n, b, m, sel);
         for (int i = k + t; rank == 0 && i < a.topk; i += THREADS)
             sel[i] = -1;
@@ -527,7 +537,8 @@ __global__ static void __launch_bounds__(THREADS, 1) pick_gang(const __grid_cons
         first[i] = 0;
 }
 
-// Bytes of shared memory for a warp's hits of so many entries, and what a block of pick_gang needs.
+// Bytes of shared memory for all warps' lines of so many entries each; below, what a block of
+// pick_gang needs.
 static size_t hit_bytes(int entries)
 {
     return sizeof(float) * WARPS * (size_t)entries * HIT_LINE;
@@ -547,7 +558,7 @@ static size_t lots_bytes(void)
     return WARPS * (LOTS * LOT_BYTES + LOT_HITS * sizeof(float));
 }
 
-// Whether copies can bring keys of a lot, and a block has room for them.
+// Whether score_lots can run: keys lie without gaps and aligned for bulk copies, and fit a block.
 static bool lots_lie(const struct cuda_device *d, const struct select_args *a)
 {
     return !a->cand_in && a->keys.row_bytes == ROW_WORDS * sizeof(uint32_t) &&

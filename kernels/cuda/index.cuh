@@ -1,4 +1,4 @@
-// index - what both ways to select share: which entries compete in a row.
+// index - what index.cu and select.cu share: which entries compete in a row.
 #ifndef TANDEM_KERNELS_CUDA_INDEX_CUH
 #define TANDEM_KERNELS_CUDA_INDEX_CUH
 
@@ -54,8 +54,8 @@ __device__ static inline bool is_scored(const struct select_args &a, const struc
     return f.n > a.topk || (a.cand_out && (f.n + a.block - 1) / a.block > a.blocks);
 }
 
-// select_by_units - index.cu: scores and sel of rows row0 .. row0 + rows - 1, at most CUDA_WORKERS, where
-// keys and queries are values of QI; false: it cannot.
+// select_by_units - index.cu: queue scores and sel of rows row0 .. row0 + rows - 1, at most
+// CUDA_WORKERS, where keys and queries are values of QI; false: nothing is queued, it cannot.
 bool select_by_units(struct queue *q, const struct select_args *a, int row0, int rows);
 
 cudaError_t index_limits(int shared_max);

@@ -1,15 +1,16 @@
-// index_score - order words of a row's entries and how many have which first digit, by every multiprocessor: what
-// pick_gang (index.cu) begins with where a row has many entries.
+// index_score - order words of a row's entries and the histogram of their first digits, by a grid
+// over all multiprocessors: what pick_gang (index.cu) begins with if a row has many entries.
 #ifndef TANDEM_KERNELS_CUDA_INDEX_SCORE_CUH
 #define TANDEM_KERNELS_CUDA_INDEX_SCORE_CUH
 
 #include "kernels/cuda/index_side.cuh"
 
-#define LOT 32 // entries whose heads a warp adds at a time
+#define LOT 32 // entries of a warp at a time: scored in two sides, then a lane adds one's heads
 #define SCORE_STATIC (18 << 10)
 
-// The first digit of a word, descending: its first FIRST_BITS bits where it is of a magnitude between 2^-17 and
-// 2^13, and one digit each for what is larger, smaller, negative and smaller, negative and larger.
+// The first digit of a word; larger words have lower digits. It is the first FIRST_BITS bits where
+// the score's magnitude is between 2^-17 and 2^13, and one digit for each of the four ranges
+// outside (larger and smaller, of both signs).
 #define FIRST_BITS 14
 #define FIRST_LOW ((127 - 17) << (FIRST_BITS - 9))
 #define FIRST_HIGH ((127 + 13) << (FIRST_BITS - 9))
@@ -25,7 +26,7 @@ __device__ static inline int first_digit(uint32_t word)
     return v < 0 ? FIRST_SPAN + 1 + at : FIRST_SPAN - at;
 }
 
-// The first bits of the complements of all words of a digit, -1 where they differ.
+// The first FIRST_BITS bits of the complements of a digit's words, -1 for the four outer digits.
 __device__ static inline int first_prefix(int digit)
 {
     int at = digit > FIRST_SPAN ? digit - FIRST_SPAN - 1 : FIRST_SPAN - digit;
@@ -36,7 +37,7 @@ __device__ static inline int first_prefix(int digit)
     return digit > FIRST_SPAN ? FIRST_HALF + at : FIRST_HALF - 1 - at;
 }
 
-// Of a row, zero between ops.
+// The histogram of a row; zero between ops.
 struct index_count {
     uint32_t first[DIGITS];
 };
@@ -45,13 +46,13 @@ static_assert(sizeof(struct index_count) <= INDEX_COUNT, "room of a row");
 struct indexing {
     struct select_args a;
     int row0;
-    int few;                   // rows of up to so many entries are scored where they are picked
-    bool behind;               // score_keys stands before pick_gang
+    int few;                   // rows of up to so many entries are scored by pick_gang
+    bool behind;               // a launch of scores stands in front of pick_gang
     struct index_count *count; // [rows]
 };
 
-// Blocks in x share out a row's entries, blocks in y are rows; a warp scores a LOT while the next side of it is on
-// its way. Bound by the decoding of keys.
+// Blocks in x share out a row's entries, blocks in y are rows. A warp loads its next side while it
+// scores this one. Bound by the decoding of keys.
 template <int TILES>
 __global__ static void __launch_bounds__(THREADS, 1) score_keys(const __grid_constant__ indexing x)
 {
@@ -73,7 +74,7 @@ __global__ static void __launch_bounds__(THREADS, 1) score_keys(const __grid_con
     for (int i = (int)threadIdx.x; i < DIGITS; i += THREADS)
         count[i] = 0;
     dependency_settle();
-    dependency_next(); // what comes in now may read what was written before this kernel
+    dependency_next(); // pick_gang may read what was written before this kernel
     keys = slot_keys(a, r);
     field_load(a, r, &f);
     if (f.size <= x.few || !is_scored(a, f))
@@ -112,13 +113,14 @@ __global__ static void __launch_bounds__(THREADS, 1) score_keys(const __grid_con
             atomicAdd(&x.count[blockIdx.y].first[i], count[i]);
 }
 
-// The same of all entries where their keys lie behind each other: a lot comes as one copy. The second ones wait for the
-// queries, so that the first ones are there when these are.
+// The same where all entries compete and their keys lie without gaps: a lot is one bulk copy. A
+// warp's second copy is requested once the queries are here, so that the first is not slowed down.
 //
-// Of the rows of the matrix unit even ones are keys of the lot's first half, odd ones of its second half: 16 keys are 16 banks
-// apart, so that lanes that read codes meet in no bank; lines of the second half lie 8 banks further for the same reason.
+// Even rows of an mma are keys of the lot's first half, odd rows of its second: 16 keys are 16
+// banks apart, so reads of codes have no bank conflicts; the second half's lines lie 8 banks
+// further for the same reason.
 #define LOT_BYTES (LOT * ROW_WORDS * (int)sizeof(uint32_t))
-#define LOTS 2                              // of a warp there is room for
+#define LOTS 2                              // lots of a warp in shared memory
 #define LOT_GAP 8                           // words between the lines of both halves
 #define LOT_HITS (LOT * HIT_LINE + LOT_GAP) // words of a lot's lines
 
@@ -160,12 +162,12 @@ __global__ static void __launch_bounds__(THREADS, 1) score_lots(const __grid_con
             barrier_init(&come[warp][i], 1);
         barrier_publish();
     }
-    held(a.q); // arguments come while there is nothing else to wait for
+    held(a.q); // arguments are loaded before the kernel in front has ended
     held(a.info);
     held(a.keys.base);
     held(a.scratch);
     dependency_settle();
-    dependency_next(); // what comes in now may read what was written before this kernel
+    dependency_next(); // pick_gang may read what was written before this kernel
     f = field_all(a, r);
     size = f.size;
     keys = slot_keys(a, r);

@@ -1,5 +1,5 @@
-// index_side - scores of SIDE entries at a time on matrix units, where keys and queries are values of QI: keys go from
-// memory to registers, queries are operands of eight heads each. Blocks have WARPS warps.
+// index_side - scores of SIDE entries at a time by mma, where keys and queries are values of QI:
+// decoded keys are the A operand, queries of eight heads the B operand. Blocks have WARPS warps.
 #ifndef TANDEM_KERNELS_CUDA_INDEX_SIDE_CUH
 #define TANDEM_KERNELS_CUDA_INDEX_SIDE_CUH
 
@@ -9,14 +9,14 @@
 #define DIM 128
 #define WARPS 16
 #define THREADS (WARPS * CUDA_WARP)
-#define SIDE 16 // entries: rows of an instruction
+#define SIDE 16 // entries: rows of an mma
 #define HEADS_MAX 32
 
-// Queries as bf16 pairs in the order of the operands: of each eight values the j-th with the
-// (j + 4)-th. All threads of the block.
+// Queries as bf16 pairs in the order of B fragments: of each eight values the j-th with the
+// (j + 4)-th, which is how e2m1_eight pairs a key's. All threads of the block.
 #define QUERY_LINE (DIM / 2 + 4) // words of a head
 
-// A thread's queries on their way.
+// A thread's share of the queries, requested and not yet stored.
 template <int TILES> struct query_part {
     float4 of[(TILES * 8 * (DIM / 8) + THREADS - 1) / THREADS][2];
 };
@@ -59,8 +59,8 @@ __device__ static inline void queries_stage(const float *q, int heads, uint32_t 
     queries_put(p, to);
 }
 
-// The lane's right operands of eight heads and the b-th eight values of its block: a lane has the values of
-// one block of 32, which share a scale.
+// The lane's B fragments of eight heads for the b-th eight values of its block: lane % 4 is one of
+// the four blocks of 32 values, so a lane needs one scale of a key.
 __device__ static inline uint4 query_load(const uint32_t *staged, int h, int b)
 {
     int lane = (int)threadIdx.x % CUDA_WARP;
@@ -77,7 +77,7 @@ __device__ static inline void weights_stage(const struct select_args &a, int r, 
         wt[t] = t < a.heads ? a.wt[(size_t)r * (size_t)a.heads + (size_t)t] : 0;
 }
 
-// What a lane has of two of SIDE entries: codes and scale of its block, of rows lane / 4 and that + 8.
+// A lane's share of SIDE entries: codes and scales of its block of rows lane / 4 and lane / 4 + 8.
 struct side {
     uint32_t code[2][DIM / 32], scale[2];
 };
@@ -106,10 +106,10 @@ __device__ static inline void side_load(const struct select_args &a, const struc
     }
 }
 
-#define ROW_WORDS (DIM / 8 + 1) // of a key where keys lie behind each other
+#define ROW_WORDS (DIM / 8 + 1) // of a key, codes and scales
 
-// The same from shared memory, where keys lie behind each other: the lane's first one is `row`, the other one `behind`
-// it.
+// The same from shared memory, where keys lie without gaps: the lane's first key is at `row`, its
+// second `behind` keys further.
 __device__ static inline void side_take(const uint32_t *row, int behind, struct side *s)
 {
     int t = (int)threadIdx.x % 4;
@@ -123,7 +123,7 @@ __device__ static inline void side_take(const uint32_t *row, int behind, struct 
     }
 }
 
-// As e2m1_eight, `by` being 2^126 times as large.
+// As e2m1_eight, with one multiplication a pair; `by` is 2^126 times the scale.
 __device__ static inline void e2m1_near(uint32_t u, uint32_t by, uint32_t (&v)[4])
 {
     const uint32_t at = 0x01c001c0u, sign = 0x80008000u;
@@ -134,7 +134,7 @@ __device__ static inline void e2m1_near(uint32_t u, uint32_t by, uint32_t (&v)[4
     v[3] = bf16_times((u >> 6 & at) | (u & sign), by);
 }
 
-// No scale of the warp's is larger than 2, of which 2^126 times is still a number.
+// Whether no scale of the warp's keys is larger than 2, so that 2^126 times it is finite.
 __device__ static inline bool side_near(const struct side &s)
 {
     int t = (int)threadIdx.x % 4;
@@ -146,9 +146,10 @@ __device__ static inline bool side_near(const struct side &s)
     return !__any_sync(FULL_MASK, far);
 }
 
-// What each head adds to the scores of the lane's two entries of a side: the first one's line is `hit`, the other one's
-// `behind` it. Of each eight heads the last four lie half a line behind the first four: lanes that write together meet in no
-// bank. NEAR: side_near says so; a code is multiplied once instead of twice, with the same bits.
+// Store what each head adds to the scores of the lane's two entries: to line `hit` and `behind`
+// lines further. Of each eight heads the last four lie half a line behind the first four, which
+// avoids bank conflicts. NEAR: side_near holds, and a code is multiplied once instead of twice,
+// with the same bits.
 #define HIT_LINE (HEADS_MAX + 4)
 
 template <int TILES, bool NEAR, typename Q>
@@ -196,14 +197,14 @@ __device__ static inline void side_scores(const struct side &s, const float *wt,
     }
 }
 
-// The word of the entry that `hit` is of.
+// The order word of the entry with line `hit`: its heads in index order.
 template <int TILES>
 __device__ static inline uint32_t hits_word(const struct select_args &a, const float *hit)
 {
     float sum = 0;
 
 #pragma unroll
-    for (int h = 0; h < TILES * 8; h += 4) { // behind the last head come zeros
+    for (int h = 0; h < TILES * 8; h += 4) { // weights past the last head are zero
         float4 v = *(const float4 *)(hit + h / 8 * 4 + h / 4 % 2 * (HEADS_MAX / 2));
 
         sum += v.x;

@@ -1,5 +1,6 @@
-// select.cu owns the indexer for any keys: scores of compressed entries, the exact best of them, and
-// candidate blocks. index.cu has what the released model asks for, but for these blocks.
+// select.cu owns the indexer for keys of any codec: scores of compressed entries, exact top-k, and
+// candidate blocks. index.cu has keys and queries of QI, as the released model; the choice of
+// candidate blocks is always here.
 //
 // Two launches: scores become order words in the scratch of their row, then one block a row picks.
 // Rows come in lots of CUDA_WORKERS, because the scratch holds as many. Sums run in index order,
