@@ -49,10 +49,10 @@ void queue_note(struct queue *q, const char *op)
 
 /* ---- device ---------------------------------------------------------------------------------- */
 
-/* Ranks that are threads wait for each other on one device: a kernel that is loaded when it is first launched, or that
- * shares a hardware queue with one that waits, would never start. A rank of its own has few streams, and the driver makes
- * and takes apart hardware queues one by one, for one process at a time: 32 of them are 0.9 s at the start and 0.6 s at the
- * end, 2 are 0.1 s each.
+/* Ranks that are threads wait for each other on one device: a kernel that is loaded when it is
+ * first launched, or that shares a hardware queue with one that waits, would never start. A rank of
+ * its own has few streams, and the driver makes and takes apart hardware queues one by one, for one
+ * process at a time: 32 of them are 0.9 s at the start and 0.6 s at the end, 2 are 0.1 s each.
  */
 void backend_settle(bool shared)
 {
@@ -326,7 +326,8 @@ static void cuda_queue_close(struct queue *base)
     if (!q)
         return;
     if (q->lane[0].stream) {
-        /* What a device still waits for must be fetched first; where it has ended, so may have what fetches. */
+        /* What a device still waits for must be fetched first; where it has ended, so may have what
+         * fetches. */
         if (cudaStreamQuery(q->lane[0].stream) == cudaErrorNotReady)
             for (int i = 0; i < q->fetches; i++)
                 q->fetch[i].fetch(q->fetch[i].arg);
@@ -342,8 +343,8 @@ static void cuda_queue_close(struct queue *base)
     free(q);
 }
 
-/* What the driver makes for a stream at its first launch may wait for the device: it has to be there before a rank of
- * this process launches while another one's kernel waits for it. */
+/* What the driver makes for a stream at its first launch may wait for the device: it has to be
+ * there before a rank of this process launches while another one's kernel waits for it. */
 static int first_launch(struct cuda_queue *q)
 {
     cudaError_t e;

@@ -1,5 +1,5 @@
-/* blas.c owns cuBLAS: products of bf16 to time others by. The library is looked for when it is asked for; a
- * program that never times anything does not need it. */
+/* blas.c owns cuBLAS: products of bf16 to time others by. The library is looked for when it is
+ * asked for; a program that never times anything does not need it. */
 #include <cublas_v2.h>
 #include <dlfcn.h>
 #include <stdio.h>

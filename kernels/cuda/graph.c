@@ -1,6 +1,7 @@
 /* graph.c owns captured windows. What a graph copies from and to the host goes through pinned
  * memory of its own, taken in pieces while it is captured: a launch fills in what the sources hold
- * then, and the wait behind it delivers. Sources that are pinned themselves are read where they lie.
+ * then, and the wait behind it delivers. Sources that are pinned themselves are read where they
+ * lie.
  */
 #include "kernels/cuda/cuda.h"
 
@@ -75,7 +76,8 @@ static void cross(struct cuda_queue *q, int from, int to)
     q->lane[from].ahead = false;
 }
 
-/* Whether they are open; a capture forbids what may wait for the device, and this does not touch its stream. */
+/* Whether they are open; a capture forbids what may wait for the device, and this does not touch
+ * its stream. */
 static bool lanes(struct cuda_queue *q)
 {
     enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
@@ -196,7 +198,8 @@ void cuda_graph_close(struct graph *g)
         graph_free(g);
 }
 
-/* Another piece; a capture forbids what may wait for the device, and this does not touch the stream. */
+/* Another piece; a capture forbids what may wait for the device, and this does not touch the
+ * stream. */
 static bool grow(struct graph *g, size_t bytes)
 {
     enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;

@@ -113,7 +113,8 @@ void ngram_row(const uint16_t *row, int bits, const uint16_t *bias, float out[NG
     for (int i = 0; i < NGRAM_COLS; i++) {
         uint32_t v = x[i] * 0x83dcd12du;
 
-        /* exl3_value in a form that vectors take: its numbers are neither zero nor subnormal in f16 */
+        /* exl3_value in a form that vectors take: its numbers are neither zero nor subnormal in
+         * f16 */
         v = (v & 0xff) + (v >> 8 & 0xff) + (v >> 16 & 0xff) + (v >> 24);
         v = f32_bits((float)((int32_t)v * 1774 - 905216) * 0x1p-18f);
         v = (v + 0xfff + (v >> 13 & 1)) & ~0x1fffu;

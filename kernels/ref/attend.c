@@ -1,6 +1,6 @@
-/* attend.c owns attention over decoded rows. Keys of a row are decoded once for all heads: row by row as
- * values, and transposed in tiles of MAT_TILE as keys, so that both products run across outputs. Rows of one
- * slot whose windows overlap share the decoded window. */
+/* attend.c owns attention over decoded rows. Keys of a row are decoded once for all heads: row by
+ * row as values, and transposed in tiles of MAT_TILE as keys, so that both products run across
+ * outputs. Rows of one slot whose windows overlap share the decoded window. */
 #include <errno.h>
 #include <math.h>
 #include <string.h>
@@ -54,7 +54,8 @@ static void transpose(struct keys *k, int dim, int place, int n)
                       k->tile + (size_t)(place + i) * (size_t)dim);
 }
 
-/* Decode the window of row r and of as many rows behind it as find room. Returns the row behind the last. */
+/* Decode the window of row r and of as many rows behind it as find room. Returns the row behind the
+ * last. */
 static int window_load(const struct attend_args *a, struct keys *k, int r, int end)
 {
     struct span s = window_of(a, r);
@@ -118,7 +119,8 @@ SIMD static void divide_values(float *x, int n, float by, enum round round)
         round_values(x, n);
 }
 
-/* Heads h .. h + n - 1 of row r: window places from .. from + win - 1, then sel places from room on. */
+/* Heads h .. h + n - 1 of row r: window places from .. from + win - 1, then sel places from room
+ * on. */
 static void attend_heads(const struct attend_args *a, struct keys *k, int r, int h, int n, int from,
                          int win, int sel)
 {
@@ -159,7 +161,8 @@ static void attend_heads(const struct attend_args *a, struct keys *k, int r, int
         divide_values(a->o + at + (size_t)i * dim, a->dim, total[i], a->round);
 }
 
-/* A task is a range of (head piece, row): with fewer rows than workers the heads are cut as well. */
+/* A task is a range of (head piece, row): with fewer rows than workers the heads are cut as
+ * well. */
 struct attend_job {
     const struct attend_args *a;
     int pieces;
@@ -248,7 +251,7 @@ void ref_attend(struct queue *q, const struct attend_args *a)
         turn(q, a, a->o, 1);
 }
 
-/* ---- plain attention --------------------------------------------------------------------------------- */
+/* ---- plain attention ------------------------------------------------------------------------- */
 
 static void gqa_head(const struct attend_gqa_args *a, int r, int h, float *prob)
 {

@@ -1,5 +1,6 @@
-/* codec.c owns the arithmetic of the cache quantisers. Scales: QW and QI multiply by a rounded reciprocal and
- * take a power of two, QC divides and rounds the scale to e4m3; the difference shows at the boundaries. */
+/* codec.c owns the arithmetic of the cache quantisers. Scales: QW and QI multiply by a rounded
+ * reciprocal and take a power of two, QC divides and rounds the scale to e4m3; the difference shows
+ * at the boundaries. */
 #include "kernels/ref/codec.h"
 
 #include <stddef.h>
@@ -28,10 +29,10 @@ int codec_block(enum codec c)
         0, 0.5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -0.5f, -1, -1.5f, -2, -3, -4, -6                      \
     }
 
-/* ---- decoding with whole registers ------------------------------------------------------------------- */
+/* ---- decoding with whole registers ----------------------------------------------------------- */
 
-/* The compiler takes loops from bytes to floats four at a time; these take sixteen. Same values, same product.
- * Each decodes whole pieces of 32 values and returns how many values that were. */
+/* The compiler takes loops from bytes to floats four at a time; these take sixteen. Same values,
+ * same product. Each decodes whole pieces of 32 values and returns how many values that were. */
 #if SIMD_X86
 #pragma GCC push_options
 #pragma GCC target("avx512f")
@@ -74,8 +75,8 @@ static int qw_decode_wide(const unsigned char *code, const unsigned char *scale,
     return cols;
 }
 
-/* 32 values, the first and the last 16 with a scale each. The sixteen values of e2m1 fill one register, and a
- * code is a lane of it. */
+/* 32 values, the first and the last 16 with a scale each. The sixteen values of e2m1 fill one
+ * register, and a code is a lane of it. */
 static ALWAYS_INLINE void e2m1_decode_32(const unsigned char *code, float first, float last,
                                          float *x)
 {
@@ -122,8 +123,8 @@ static ALWAYS_INLINE void e2m1_decode_columns(const float *word, const wide *by,
         *(wide_mem *)(tile + k * MAT_TILE) = __builtin_shuffle(value, codes >> 4 * k & 15) * *by;
 }
 
-/* A tile of QI rows. Eight codes are a word: words are transposed first, an eighth of what the values would be,
- * and then a code of all sixteen rows is one lookup. */
+/* A tile of QI rows. Eight codes are a word: words are transposed first, an eighth of what the
+ * values would be, and then a code of all sixteen rows is one lookup. */
 static void qi_tile_wide(const unsigned char *const *row, int n, int cols, float *tile)
 {
     for (int c = 0; c < cols; c += QI_TILE) {
@@ -158,7 +159,7 @@ static void qi_tile_wide(const unsigned char *const *row, int n, int cols, float
 #define DECODE_WIDE(name, code, scale, cols, x) 0
 #endif
 
-/* ---- the codecs -------------------------------------------------------------------------------------- */
+/* ---- the codecs ------------------------------------------------------------------------------ */
 
 /* Largest magnitude, by bits: an infinity or a NaN wins. */
 static ALWAYS_INLINE float block_amax(const float *x, int n)

@@ -12,8 +12,8 @@ int codec_block(enum codec c);
 void codec_encode(enum codec c, const float *x, int cols, unsigned char *row);
 void codec_decode(enum codec c, const unsigned char *row, int cols, float *x);
 
-/* codec_decode_tile - tile[k * MAT_TILE + j] = value k of row j for n <= MAT_TILE rows, zeros behind them; cols
- * is a multiple of MAT_TILE and of the block, at most DECODE_COLS. */
+/* codec_decode_tile - tile[k * MAT_TILE + j] = value k of row j for n <= MAT_TILE rows, zeros
+ * behind them; cols is a multiple of MAT_TILE and of the block, at most DECODE_COLS. */
 #define DECODE_COLS 512
 void codec_decode_tile(enum codec c, const unsigned char *const *row, int n, int cols, float *tile);
 

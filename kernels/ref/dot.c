@@ -24,7 +24,8 @@
 #define DOT_SHUFFLE(a, b, mask) __builtin_shuffle(a, b, mask)
 #endif
 
-/* What every machine of the architecture has: 32 registers of four values on arm64, 16 on x86-64. */
+/* What every machine of the architecture has: 32 registers of four values on arm64, 16 on
+ * x86-64. */
 #define DOT_NAME(f) base_##f
 #define DOT_LANES 4
 #if defined(__aarch64__)

@@ -1,8 +1,8 @@
 /* dot_body - the functions of dot.c for one instruction set; included once for each.
  *
- * DOT_NAME(f) is the set's name for f. A register holds DOT_LANES values, so a tile is DOT_PARTS registers;
- * DOT_SUMS tiles of sums fit beside what else is needed. DOT_F16(p) is a cast of DOT_LANES f16 values in
- * hardware, if there is one.
+ * DOT_NAME(f) is the set's name for f. A register holds DOT_LANES values, so a tile is DOT_PARTS
+ * registers; DOT_SUMS tiles of sums fit beside what else is needed. DOT_F16(p) is a cast of
+ * DOT_LANES f16 values in hardware, if there is one.
  */
 
 #define DOT_PARTS (MAT_TILE / DOT_LANES)
@@ -45,8 +45,8 @@ static ALWAYS_INLINE void DOT_NAME(column)(const void *data, size_t at, enum dty
     *out = (DOT_NAME(vec))(u << 16);
 }
 
-/* R rows against T tiles; R, T and t are constants where this is inlined. Part i of the T tiles' column has sums
- * acc[r * T * DOT_PARTS + i]. */
+/* R rows against T tiles; R, T and t are constants where this is inlined. Part i of the T tiles'
+ * column has sums acc[r * T * DOT_PARTS + i]. */
 static ALWAYS_INLINE void DOT_NAME(block)(const struct dot_tiles *w, int first,
                                           const float *const *x, float *y, size_t ldy, bool onto,
                                           const int R, const int T, const enum dtype t)
@@ -174,8 +174,8 @@ static void DOT_NAME(rows)(const struct dot_tiles *w, int first, int tiles, cons
     }
 }
 
-/* Blocks of d x d trade places with their neighbours, d = 1, 2, 4, ...: lane l of a pair of rows a, b that lie d
- * apart becomes DOT_UPPER in a and DOT_LOWER in b, counted through a and then b. */
+/* Blocks of d x d trade places with their neighbours, d = 1, 2, 4, ...: lane l of a pair of rows a,
+ * b that lie d apart becomes DOT_UPPER in a and DOT_LOWER in b, counted through a and then b. */
 #define DOT_UPPER(l, d) ((l) & (d) ? DOT_LANES + (l) - (d) : (l))
 #define DOT_LOWER(l, d) ((l) & (d) ? DOT_LANES + (l) : (l) + (d))
 #define DOT_MASK_4(f, d, l) f(l, d), f((l) + 1, d), f((l) + 2, d), f((l) + 3, d)

@@ -1,4 +1,5 @@
-/* engram.c owns what is done with gathered pieces of rows and with the n-gram memory's rows, keys and value. */
+/* engram.c owns what is done with gathered pieces of rows and with the n-gram memory's rows, keys
+ * and value. */
 #include <errno.h>
 #include <math.h>
 #include <string.h>

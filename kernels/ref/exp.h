@@ -1,5 +1,5 @@
-/* exp - e^x in f32 and what is made of it, from +, -, *, / and bits: the same on every machine, and loops over
- * it vectorise. Within 1.1 ulp; inf from 88.724 up, 0 below -104, NaN for NaN.
+/* exp - e^x in f32 and what is made of it, from +, -, *, / and bits: the same on every machine, and
+ * loops over it vectorise. Within 1.1 ulp; inf from 88.724 up, 0 below -104, NaN for NaN.
  */
 #ifndef TANDEM_KERNELS_REF_EXP_H
 #define TANDEM_KERNELS_REF_EXP_H
@@ -9,8 +9,9 @@
 #include "kernels/numfmt.h"
 #include "kernels/ref/simd.h"
 
-/* x = k ln 2 + r with |r| <= ln 2 / 2, e^r by its series up to r^7, which leaves 6e-9. ln 2 is cut after nine
- * bits, so k times the first part is exact. 2^k in two factors reaches subnormals and infinity. */
+/* x = k ln 2 + r with |r| <= ln 2 / 2, e^r by its series up to r^7, which leaves 6e-9. ln 2 is cut
+ * after nine bits, so k times the first part is exact. 2^k in two factors reaches subnormals and
+ * infinity. */
 static ALWAYS_INLINE float exp_f32(float x)
 {
     const float whole = 0x1.8p23f; /* its ulp is one: adding it rounds to an integer */

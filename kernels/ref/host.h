@@ -27,11 +27,10 @@ void host_close(struct device *d);
 
 #define HOST_ENTRIES                                                                               \
     .caps = BACKEND_HOST_MEMORY, .probe = host_probe, .room = host_room, .alloc = host_alloc,      \
-    .free = host_free,                                                                             \
-    .host_alloc = host_alloc, .host_free = host_free,                                              \
-    .weights = host_weights, .unweights = host_unweights, .queue_open = host_queue_open,           \
-    .queue_close = host_queue_close, .put = host_copy, .get = host_copy, .wait = host_wait,        \
-    .graph_begin = host_graph_begin, .graph_end = host_graph_end,                                  \
-    .graph_launch = host_graph_launch, .graph_close = host_graph_close, .close = host_close
+    .free = host_free, .host_alloc = host_alloc, .host_free = host_free, .weights = host_weights,  \
+    .unweights = host_unweights, .queue_open = host_queue_open, .queue_close = host_queue_close,   \
+    .put = host_copy, .get = host_copy, .wait = host_wait, .graph_begin = host_graph_begin,        \
+    .graph_end = host_graph_end, .graph_launch = host_graph_launch,                                \
+    .graph_close = host_graph_close, .close = host_close
 
 #endif

@@ -14,8 +14,8 @@
 #define PIECE 256  /* channels */
 #define HC_USUAL 4 /* loops over this number of streams are compiled out */
 
-/* Rows to one by softmax, then columns; the rest of the iterations divide rows and columns in turn. eps is
- * added to every softmax value and to every divisor. The last step divides columns. */
+/* Rows to one by softmax, then columns; the rest of the iterations divide rows and columns in turn.
+ * eps is added to every softmax value and to every divisor. The last step divides columns. */
 static ALWAYS_INLINE void sinkhorn_of(float *c, const int n, int iters, float eps)
 {
     for (int j = 0; j < n; j++) {

@@ -26,7 +26,8 @@ static void markov_terms(const struct markov_args *a, const int32_t *id, int n, 
     dot_rows(&w, 0, 1, &prev, 1, terms, MAT_TILE, false);
 }
 
-/* Candidates of row r with the term of the token before; returns how many are finite, -1 for a NaN. */
+/* Candidates of row r with the term of the token before; returns how many are finite, -1 for a
+ * NaN. */
 static int refine(const struct markov_args *a, int r, const float *prev, struct candidate *out)
 {
     int all = a->ranks * a->k, finite = 0;

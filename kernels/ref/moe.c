@@ -1,5 +1,5 @@
-/* moe.c owns the router's choice and the experts. An expert's weights are read once for all rows that chose
- * it; every row still adds its experts in ascending order, then the shared one. */
+/* moe.c owns the router's choice and the experts. An expert's weights are read once for all rows
+ * that chose it; every row still adds its experts in ascending order, then the shared one. */
 #include <errno.h>
 #include <math.h>
 #include <stdbool.h>
@@ -44,7 +44,8 @@ static float leave_out(int32_t *id, float *weight, int n, float enough)
     return sum;
 }
 
-/* An expert goes in front of those it beats; ids come ascending, so among equals the lower one stays. */
+/* An expert goes in front of those it beats; ids come ascending, so among equals the lower one
+ * stays. */
 static void route_row(const struct route_args *a, int r)
 {
     const float *logit = a->logit + (size_t)r * (size_t)a->experts;
@@ -134,8 +135,8 @@ int moe_group(const int32_t *id, int picks, int experts, int *uid, int *start, i
     return n;
 }
 
-/* Picks sorted by expert. Pick i = row * k + place has its hidden values at hidden + i * ld; those of the
- * shared expert for row r are at hidden + (rows * k + r) * ld. */
+/* Picks sorted by expert. Pick i = row * k + place has its hidden values at hidden + i * ld; those
+ * of the shared expert for row r are at hidden + (rows * k + r) * ld. */
 struct experts {
     const struct moe_args *a;
     strip_fn *strip;

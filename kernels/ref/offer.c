@@ -6,7 +6,7 @@
 #include "kernels/ref/ref.h"
 #include "kernels/ref/sample.h"
 
-/* ---- draw -------------------------------------------------------------------------------------------- */
+/* ---- draw ------------------------------------------------------------------------------------ */
 
 static void draw_row(const struct draw_args *a, int r)
 {
@@ -46,7 +46,7 @@ void ref_draw(struct queue *q, const struct draw_args *a)
     ref_run(q, a->rows, 1, draw_rows, a);
 }
 
-/* ---- mass -------------------------------------------------------------------------------------------- */
+/* ---- mass ------------------------------------------------------------------------------------ */
 
 static void mass_rows(const void *args, int lo, int hi, int worker)
 {
@@ -84,7 +84,7 @@ void ref_mass(struct queue *q, const struct mass_args *a)
     ref_run(q, a->rows, 1, mass_rows, a);
 }
 
-/* ---- logprob ----------------------------------------------------------------------------------------- */
+/* ---- logprob --------------------------------------------------------------------------------- */
 
 static const void *part(const struct logprob_args *a, const void *of, int rank)
 {

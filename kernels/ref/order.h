@@ -1,7 +1,8 @@
-/* order - exact selection by value: a word for each float that orders like it, and the cut of the k largest.
+/* order - exact selection by value: a word for each float that orders like it, and the cut of the k
+ * largest.
  *
- * -0 and +0 have the same word. A NaN orders below everything, -inf included: whoever must fail on a NaN
- * looks for it first.
+ * -0 and +0 have the same word. A NaN orders below everything, -inf included: whoever must fail on
+ * a NaN looks for it first.
  */
 #ifndef TANDEM_KERNELS_REF_ORDER_H
 #define TANDEM_KERNELS_REF_ORDER_H
@@ -35,8 +36,8 @@ struct order_cut order_cut_pairs(const uint64_t *pair, int n, int k);
 struct order_cut order_cut_f32(const float *x, int n, int k);
 
 /* order_sort - n pairs word << 32 | id by larger word, then lower id.
- * note     tmp holds n pairs; the sorted pairs are returned in one of the two arrays. It is fast where equal
- *          words come by ascending id */
+ * note     tmp holds n pairs; the sorted pairs are returned in one of the two arrays. It is fast
+ *          where equal words come by ascending id */
 uint64_t *order_sort(uint64_t *pair, uint64_t *tmp, int n);
 
 #endif

@@ -8,11 +8,12 @@
 #include "kernels/ref/sample.h"
 
 #define SURE 1e-9 /* sums of shares that come closer to top-p are left to the whole row */
-#define FEW 64 /* candidates that are cheaper kept in order than sorted */
+#define FEW 64    /* candidates that are cheaper kept in order than sorted */
 
-/* ---- candidates -------------------------------------------------------------------------------------- */
+/* ---- candidates ------------------------------------------------------------------------------ */
 
-/* A few: each goes in front of those it beats. Ids come ascending, so among equals the lower one stays. */
+/* A few: each goes in front of those it beats. Ids come ascending, so among equals the lower one
+ * stays. */
 static int best_few(const float *z, int cols, int k, int id0, struct candidate *cand)
 {
     int n = 0;
@@ -94,7 +95,7 @@ void ref_best(struct queue *q, const struct best_args *a)
     ref_run(q, a->rows, 1, best_rows, a);
 }
 
-/* ---- from all logits --------------------------------------------------------------------------------- */
+/* ---- from all logits ------------------------------------------------------------------------- */
 
 struct ballots {
     const struct choose_args *a;
@@ -141,7 +142,7 @@ static int32_t choose_whole(const struct ballots *j, int r, const struct sampler
     return ballot_sample(&b);
 }
 
-/* ---- from candidates --------------------------------------------------------------------------------- */
+/* ---- from candidates ------------------------------------------------------------------------- */
 
 static const struct candidate *offered(const struct ballots *j, int r, int rank)
 {
@@ -186,8 +187,8 @@ static double gathered_mass(const struct ballots *j, int r, float most, double h
     return whole;
 }
 
-/* All candidates of a row as pairs. *bound becomes the first, in order, of the last candidates of ranks
- * that may have had more: up to it the pairs miss nothing. 0 if no rank can have had more.
+/* All candidates of a row as pairs. *bound becomes the first, in order, of the last candidates of
+ * ranks that may have had more: up to it the pairs miss nothing. 0 if no rank can have had more.
  * errors   -1 a NaN, or nothing finite */
 static int poll(const struct ballots *j, int r, int per_rank, struct ballot *b, uint64_t *bound)
 {
@@ -211,8 +212,8 @@ static int poll(const struct ballots *j, int r, int per_rank, struct ballot *b, 
     return b->n > 0 ? 0 : -1;
 }
 
-/* Top-p and min-p without top-k. A floor above the bound is sure whatever top-p says: what it leaves
- * is all at hand. */
+/* Top-p and min-p without top-k. A floor above the bound is sure whatever top-p says: what it
+ * leaves is all at hand. */
 static int32_t choose_prefix(const struct ballots *j, int r, struct ballot *b, uint64_t bound)
 {
     int above = !bound || ballot_floor(b) > ballot_x(b, bound), n = b->n;
@@ -234,7 +235,8 @@ static int32_t choose_prefix(const struct ballots *j, int r, struct ballot *b, u
     return ballot_draw(b, pair, n);
 }
 
-static int32_t choose_offered(const struct ballots *j, int r, const struct sampler *s, void *scratch)
+static int32_t choose_offered(const struct ballots *j, int r, const struct sampler *s,
+                              void *scratch)
 {
     int plain = sampler_is_plain(s);
     uint64_t *pair = scratch, bound;
@@ -254,7 +256,7 @@ static int32_t choose_offered(const struct ballots *j, int r, const struct sampl
     return choose_prefix(j, r, &b, bound);
 }
 
-/* ---- choose ------------------------------------------------------------------------------------------ */
+/* ---- choose ---------------------------------------------------------------------------------- */
 
 static void choose_rows(const void *args, int lo, int hi, int worker)
 {

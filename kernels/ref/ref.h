@@ -1,4 +1,5 @@
-/* ref - what the files of the reference backend share: its ops, its way to share out work, row helpers. */
+/* ref - what the files of the reference backend share: its ops, its way to share out work, row
+ * helpers. */
 #ifndef TANDEM_KERNELS_REF_REF_H
 #define TANDEM_KERNELS_REF_REF_H
 
@@ -16,8 +17,8 @@ extern const struct op_table ref_ops;
 OP_LIST(REF_ENTRY)
 #undef REF_ENTRY
 
-/* ref_run - fn for the items 0 .. items - 1, cut into contiguous ranges, at most one a worker and none
- * smaller than grain. worker picks scratch. The outputs of different items are independent. */
+/* ref_run - fn for the items 0 .. items - 1, cut into contiguous ranges, at most one a worker and
+ * none smaller than grain. worker picks scratch. The outputs of different items are independent. */
 typedef void ref_fn(const void *args, int lo, int hi, int worker);
 void ref_run(struct queue *q, int items, int grain, ref_fn *fn, const void *args);
 

@@ -6,8 +6,8 @@
 
 #define ROPE_PAIRS_MAX 512
 
-/* The angle is an f32 product, so that every backend turns by the same angle; its cosine and sine are taken
- * in double and rounded once. */
+/* The angle is an f32 product, so that every backend turns by the same angle; its cosine and sine
+ * are taken in double and rounded once. */
 static void turn_of_row(const struct rope_args *a, int r, float *cosine, float *sine)
 {
     int ratio = a->ratio > 1 ? a->ratio : 1;

@@ -1,7 +1,8 @@
-/* select.c owns the indexer: scores of compressed entries, the exact best of them, and candidate blocks.
+/* select.c owns the indexer: scores of compressed entries, the exact best of them, and candidate
+ * blocks.
  *
- * A row's scores become order words in its worker's scratch: larger word, larger score. The cut is found by
- * counting words digit by digit, so no list is sorted or copied. */
+ * A row's scores become order words in its worker's scratch: larger word, larger score. The cut is
+ * found by counting words digit by digit, so no list is sorted or copied. */
 #include <errno.h>
 #include <string.h>
 
@@ -10,7 +11,8 @@
 #include "kernels/ref/order.h"
 #include "kernels/ref/ref.h"
 
-/* The entries that compete in a row, ascending: all of 0 .. n - 1, or those of the candidate blocks. */
+/* The entries that compete in a row, ascending: all of 0 .. n - 1, or those of the candidate
+ * blocks. */
 struct field {
     const struct select_args *a;
     const int32_t *cand; /* NULL: all */
@@ -91,8 +93,8 @@ static void take_first(int n, int32_t *out, int room)
         out[i] = i < n ? i : -1;
 }
 
-/* Blocks of a fully scored row: the newest always, of the others those with the largest word. The words are
- * consumed: block b's largest replaces word b. */
+/* Blocks of a fully scored row: the newest always, of the others those with the largest word. The
+ * words are consumed: block b's largest replaces word b. */
 static void take_blocks(const struct field *f, uint32_t *word, int32_t *out)
 {
     const struct select_args *a = f->a;

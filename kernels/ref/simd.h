@@ -1,8 +1,8 @@
 /* simd - how plain loops become vector code without changing a bit.
  *
- * A function marked SIMD is compiled for AVX-512, AVX2 and the baseline, and the loader picks one. Products
- * are never contracted into sums, so all of them return the same bits. Elsewhere the mark does nothing, and
- * the compiler uses what the architecture always has.
+ * A function marked SIMD is compiled for AVX-512, AVX2 and the baseline, and the loader picks one.
+ * Products are never contracted into sums, so all of them return the same bits. Elsewhere the mark
+ * does nothing, and the compiler uses what the architecture always has.
  */
 #ifndef TANDEM_KERNELS_REF_SIMD_H
 #define TANDEM_KERNELS_REF_SIMD_H

@@ -1,4 +1,5 @@
-/* state.c owns what is written to the state of a slot, and the compressor that reads its raw rows. */
+/* state.c owns what is written to the state of a slot, and the compressor that reads its raw
+ * rows. */
 #include <errno.h>
 #include <math.h>
 #include <string.h>

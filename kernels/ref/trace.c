@@ -1,5 +1,5 @@
-/* trace.c owns what computes nothing: the clock, sections, weights asked for ahead, and the search for numbers that are
- * none. */
+/* trace.c owns what computes nothing: the clock, sections, weights asked for ahead, and the search
+ * for numbers that are none. */
 #include <errno.h>
 #include <math.h>
 

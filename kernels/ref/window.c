@@ -1,4 +1,5 @@
-/* window.c owns the ends of a window: segments to rows, tokens to streams, and what of it is kept. */
+/* window.c owns the ends of a window: segments to rows, tokens to streams, and what of it is
+ * kept. */
 #include <errno.h>
 
 #include "kernels/ref/ref.h"

@@ -251,8 +251,8 @@ static int name_parse(const char *const *names, const char *text)
     return -EINVAL;
 }
 
-/* A whole number of decimal digits and one of the suffixes, each with its factor. One with a minus, or
- * that is beyond 64 bits, is a number as well: the range says that it does not do.
+/* A whole number of decimal digits and one of the suffixes, each with its factor. One with a minus,
+ * or that is beyond 64 bits, is a number as well: the range says that it does not do.
  * errors   -EINVAL no number; -ERANGE */
 static int number_parse(const char *text, const char *const *suffix, const int64_t *factor,
                         int64_t *out)

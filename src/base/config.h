@@ -53,7 +53,7 @@ struct config {
     bool overlap, side, early_ingest;
     size_t prefetch;
     int prefetch_rate; /* GB/s */
-    int expert_top_p; /* percent */
+    int expert_top_p;  /* percent */
     int graph_max, graph_pieces;
     size_t engram_cache;
     const char *engram_io; /* auto, uring, pread */
@@ -123,7 +123,8 @@ int config_host(const struct config *c, int rank, char *buf, size_t cap);
 /* config_neighbours - how many ranks run on this rank's host, and its place among them. */
 int config_neighbours(const struct config *c, int *place);
 
-/* config_device - the number of this rank's device: as set, or its place among the ranks of its host */
+/* config_device - the number of this rank's device: as set, or its place among the ranks of its
+ * host */
 int config_device(const struct config *c);
 
 /* config_threads - CPU threads of this rank: `threads`, or its share of the allowed cores. */

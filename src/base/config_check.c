@@ -122,7 +122,8 @@ static int check_pin(const struct config *c)
         p += digits + 1;
     }
     if (core[0] == core[1])
-        return fail(-EINVAL, "config: pin: round and proxy thread want cores of their own, got \"%s\"",
+        return fail(-EINVAL,
+                    "config: pin: round and proxy thread want cores of their own, got \"%s\"",
                     c->pin);
     return 0;
 }

@@ -38,8 +38,8 @@ static int speed_of(hwloc_topology_t t, hwloc_obj_t pu)
     return speed;
 }
 
-/* A NIC is found without the libraries of GPUs, displays and accelerators, which a plugin may start,
- * and which may change the environment that other threads read. */
+/* A NIC is found without the libraries of GPUs, displays and accelerators, which a plugin may
+ * start, and which may change the environment that other threads read. */
 static void leave_out(hwloc_topology_t t)
 {
     static const char *const name[] = { "cuda", "nvml", "rsmi", "opencl", "levelzero", "gl" };

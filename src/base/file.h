@@ -53,8 +53,8 @@ int full_pread(int fd, void *out, size_t bytes, off_t offset, const char *name);
 int full_pwrite(int fd, const void *data, size_t bytes, off_t offset, const char *name);
 
 /* make_dirs - the folder path and every missing folder above it; one that is there is fine.
- * errors   -ENOTDIR if something else has the name; -EROFS where no folder can be; else the errno of
- *          mkdir
+ * errors   -ENOTDIR if something else has the name; -EROFS where no folder can be; else the errno
+ *          of mkdir
  */
 int make_dirs(const char *path, mode_t mode);
 
@@ -71,7 +71,8 @@ void file_unlock(int fd);
  */
 int path_join(char *out, size_t cap, const char *dir, const char *name);
 
-/* same_file - whether two paths lead to one file or folder, by links too; false if one is missing. */
+/* same_file - whether two paths lead to one file or folder, by links too; false if one is
+ * missing. */
 bool same_file(const char *a, const char *b);
 
 /* is_plain_name - one path component that stays in its folder: not empty, not "." or "..", no '/',

@@ -1,4 +1,5 @@
-/* json.c owns parsed trees: nodes that know their parent and key, over the values of the library. */
+/* json.c owns parsed trees: nodes that know their parent and key, over the values of the
+ * library. */
 #include "src/base/json.h"
 
 #include <assert.h>
@@ -181,8 +182,8 @@ static void free_children(struct json *n)
     free(n->table);
 }
 
-/* The tree of a text that check_depth let pass. What is wrong, without the name of the text, goes to
- * why. */
+/* The tree of a text that check_depth let pass. What is wrong, without the name of the text, goes
+ * to why. */
 static int parse(const char *text, size_t bytes, const char *name, struct json **out, char *why,
                  size_t cap)
 {

@@ -36,8 +36,8 @@ struct json;
  */
 int json_parse(const char *text, size_t bytes, const char *name, int max_depth, struct json **out);
 
-/* json_try - json_parse that logs nothing: the line and column and what is wrong there go to why. For
- * texts of which some are expected to be broken.
+/* json_try - json_parse that logs nothing: the line and column and what is wrong there go to why.
+ * For texts of which some are expected to be broken.
  */
 int json_try(const char *text, size_t bytes, const char *name, int max_depth, struct json **out,
              char *why, size_t cap);

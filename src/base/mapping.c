@@ -1,5 +1,5 @@
-/* mapping.c owns SIGBUS. Its handler runs in the thread that read the page, in the middle of anything: it takes no
- * lock and calls nothing that may. */
+/* mapping.c owns SIGBUS. Its handler runs in the thread that read the page, in the middle of
+ * anything: it takes no lock and calls nothing that may. */
 #include "src/base/mapping.h"
 
 #include <errno.h>

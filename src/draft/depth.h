@@ -45,8 +45,8 @@ void depth_note(struct depth_history *h, const struct cost_table *t, int rows, b
 /* depth_lambda - tokens a modelled microsecond; 2 / (C(2) + D) without a history. */
 double depth_lambda(const struct depth_history *h, const struct cost_table *t);
 
-/* depth_lambda_last - the same over the newest `rounds` of them: copy windows are priced against the
- * last 8 rounds that copied nothing, noted in a history of their own. */
+/* depth_lambda_last - the same over the newest `rounds` of them: copy windows are priced against
+ * the last 8 rounds that copied nothing, noted in a history of their own. */
 double depth_lambda_last(const struct depth_history *h, const struct cost_table *t, int rounds);
 
 /* depth_choose - k in 0 .. n for chances q[0 .. n - 1].
@@ -54,14 +54,15 @@ double depth_lambda_last(const struct depth_history *h, const struct cost_table 
 int depth_choose(const double *q, int n, double lambda, const struct cost_table *t, double *E,
                  int32_t *us);
 
-/* depth_chain - cells worth running for a drafter whose every draft costs a pass of its own, before any
- * is drafted: up to the first whose chance is worth less than its cell and its row. */
+/* depth_chain - cells worth running for a drafter whose every draft costs a pass of its own, before
+ * any is drafted: up to the first whose chance is worth less than its cell and its row. */
 int depth_chain(const double *q, int n, double lambda, int32_t cell_us, const struct cost_table *t);
 
-/* depth_gain - what the best depth earns over verifying nothing: max of the surplus, less that of 0. */
+/* depth_gain - what the best depth earns over verifying nothing: max of the surplus, less that of
+ * 0. */
 double depth_gain(const double *q, int n, double lambda, const struct cost_table *t);
 
-/* ---- shared rounds ------------------------------------------------------------------------------ */
+/* ---- shared rounds --------------------------------------------------------------------------- */
 
 /* What a slot of a shared round chose for itself. */
 struct depth_share {
@@ -74,13 +75,13 @@ struct depth_share {
 #define SHARE_GAIN 1.01 /* of tokens per modelled time, at least */
 
 /* depth_fill - padding rows of a bucket run anyway: give them to streams with at least SHARE_RATE
- * tokens a round, one draft after the other by its chance of being reached and accepted, ties to the
- * first slot, as many as make tokens per modelled time best, if that rises by SHARE_GAIN.
+ * tokens a round, one draft after the other by its chance of being reached and accepted, ties to
+ * the first slot, as many as make tokens per modelled time best, if that rises by SHARE_GAIN.
  * in, out  share[n].k; bucket: rows of the padded window
  * out      drafts added */
 int depth_fill(struct depth_share *share, int n, int bucket, const struct cost_table *t);
 
-/* ---- skipped passes ----------------------------------------------------------------------------- */
+/* ---- skipped passes -------------------------------------------------------------------------- */
 
 #define SKIP_ROUNDS 8
 
@@ -100,10 +101,11 @@ struct pass_skip {
 /* pass_wanted - once a round that could have one: whether it gets a pass. */
 bool pass_wanted(struct pass_skip *s);
 
-/* pass_note - a pass was made and its drafts were priced: depth_gain of them; draft_us is what it cost. */
+/* pass_note - a pass was made and its drafts were priced: depth_gain of them; draft_us is what it
+ * cost. */
 void pass_note(struct pass_skip *s, double gain, double lambda, int32_t draft_us);
 
-/* ---- chances ------------------------------------------------------------------------------------ */
+/* ---- chances --------------------------------------------------------------------------------- */
 
 /* Calibrated confidences: decayed sums by draft position, apart for greedy and sampled requests,
  * because the head was trained on agreement of distributions and greedy agreement is another event.
@@ -129,11 +131,12 @@ struct accept_means {
 
 #define MEANS_PROBE 16
 
-/* means_q - chance of the draft at a position: the exponential mean, at first 0.7, in shared rounds 0.6. */
+/* means_q - chance of the draft at a position: the exponential mean, at first 0.7, in shared rounds
+ * 0.6. */
 double means_q(const struct accept_means *m, bool alone, int position);
 
-/* means_probe - whether this round verifies all it is offered, so that late positions stay measured:
- * every MEANS_PROBE-th. */
+/* means_probe - whether this round verifies all it is offered, so that late positions stay
+ * measured: every MEANS_PROBE-th. */
 bool means_probe(const struct accept_means *m);
 
 /* means_note - a round verified k drafts and kept a. */

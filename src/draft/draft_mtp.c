@@ -1,5 +1,5 @@
-/* draft_mtp.c owns the next-token head of V3-style checkpoints: a chain of cells through one layer of
- * the model's own kind.
+/* draft_mtp.c owns the next-token head of V3-style checkpoints: a chain of cells through one layer
+ * of the model's own kind.
  *
  *   cell of position j:  x = eh_proj [ enorm(embed(t_j)) ; hnorm(h_j-1) ],  y = layer(x at j)
  *                        the token behind j comes from head(norm(y))
@@ -7,9 +7,10 @@
  *   observe   taps -> ring of h -> keys of the cells of the window's rows, with the model's own h
  *   propose   cell of the pending token, then of each draft with the y before it as its h
  *
- * A cell lies at the position of its token, one more than its h: rotations only see differences. So the
- * cells of a window are those of its own rows. Cells that a chain made from its own y are overwritten
- * when their positions are observed. Position 0 has no h before it and is below every floor.
+ * A cell lies at the position of its token, one more than its h: rotations only see differences. So
+ * the cells of a window are those of its own rows. Cells that a chain made from its own y are
+ * overwritten when their positions are observed. Position 0 has no h before it and is below every
+ * floor.
  *
  * source   DeepSeek-V3, multi-token prediction; docs/DECODE.md "mtp"
  */

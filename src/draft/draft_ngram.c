@@ -1,7 +1,7 @@
 /* draft_ngram.c owns the index of the slots' texts and the evidence about copies.
  *
- * An index is a chain per hash of GRAM tokens, newest first, over end positions in the text. The gram
- * that ends the text is not in it: it joins once a token follows.
+ * An index is a chain per hash of GRAM tokens, newest first, over end positions in the text. The
+ * gram that ends the text is not in it: it joins once a token follows.
  */
 #include "src/draft/draft_ngram.h"
 
@@ -202,7 +202,8 @@ static double chance(const struct text_index *t, int band)
     return q < CHANCE_MOST ? q : CHANCE_MOST;
 }
 
-/* What came after the match, reading on in its own drafts where the history ends: a period repeats. */
+/* What came after the match, reading on in its own drafts where the history ends: a period
+ * repeats. */
 static int copy(const struct ngram *d, const struct text_index *t, int from, int32_t *out)
 {
     int len = 0;

@@ -57,16 +57,18 @@ struct drafter_ops {
     void (*reset)(struct drafter *d, struct exec *x, struct slot_pool *p, int slot, int first);
     /* observe - queue what the window's committed rows teach; rows behind n_ok are rewritten
      * later.
-     * order    behind the window's taps; choices and what is committed may come before it or behind it */
+     * order    behind the window's taps; choices and what is committed may come before it or behind
+     *          it */
     void (*observe)(struct drafter *d, struct exec *x, const struct slot_pool *p, struct window *w);
-    /* stage - what the host does for a pass, and all of it when a captured one runs again: for which slots
-     * and with which samplers. propose does it too. */
+    /* stage - what the host does for a pass, and all of it when a captured one runs again: for
+     * which slots and with which samplers. propose does it too. */
     void (*stage)(struct drafter *d, const struct proposal *p, const struct sampler *sampler);
     /* propose - queue a pass for p->slot[]; anchors and positions are read from the slots' heads,
      * by drafters without DRAFTER_DEVICE from p->anchor and the pool's pos and ids (those before
      * pos), and they use neither x nor the queue.
      * in       sampler [SLOTS_MAX] by slot, host memory
-     * order    every rank calls it in the same order; may be captured on devices, for equal n and most */
+     * order    every rank calls it in the same order; may be captured on devices, for equal n and
+     *          most */
     void (*propose)(struct drafter *d, struct exec *x, const struct slot_pool *pool,
                     struct proposal *p, const struct sampler *sampler);
     /* collect - after the queue's wait: fill len, draft and conf of the pass */

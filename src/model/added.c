@@ -58,8 +58,8 @@ void added_free(struct added_set *a)
     *a = (struct added_set){ 0 };
 }
 
-/* The first token of lo .. hi - 1, equal up to byte `at`, whose byte there is at least c; one that ends
- * there comes before all others.
+/* The first token of lo .. hi - 1, equal up to byte `at`, whose byte there is at least c; one that
+ * ends there comes before all others.
  */
 static int lower(const struct added_set *a, int lo, int hi, size_t at, int c)
 {

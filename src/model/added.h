@@ -26,7 +26,8 @@ struct added_set {
     struct text arena;
 };
 
-/* added_put - token->text is set here; errors -ENOMEM, -EINVAL for a text that is empty or too long. */
+/* added_put - token->text is set here; errors -ENOMEM, -EINVAL for a text that is empty or too
+ * long. */
 int added_put(struct added_set *a, struct added_token token, const char *text, size_t bytes,
               const char *name);
 void added_sort(struct added_set *a);
@@ -38,7 +39,8 @@ struct added_match {
     size_t next;       /* where to go on looking; start with { 0 } */
 };
 
-/* added_next - the next added token: the first place, there the longest, not overlapping the last one.
+/* added_next - the next added token: the first place, there the longest, not overlapping the last
+ * one.
  *
  * in, out  markers: also those that are markers; else their text is text
  *          returns false if there is none

@@ -221,7 +221,8 @@ static int scratch_room(struct bpe_scratch *s, size_t bytes)
         cap *= 2;
     free(s->symbols);
     free(s->heap);
-    /* At most one pair a byte at first, and each of the at most bytes - 1 joins replaces one by two. */
+    /* At most one pair a byte at first, and each of the at most bytes - 1 joins replaces one by
+     * two. */
     s->symbols = (struct bpe_symbol *)malloc(cap * sizeof(*s->symbols));
     s->heap = (struct bpe_pair *)malloc(2 * cap * sizeof(*s->heap));
     s->cap = s->symbols && s->heap ? cap : 0;

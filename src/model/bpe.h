@@ -1,6 +1,7 @@
 /* bpe - byte-level byte pair encoding of one word.
  *
- *   A word starts as its bytes, one token each. Of all neighbours that the merge table joins, the pair
+ *   A word starts as its bytes, one token each. Of all neighbours that the merge table joins, the
+ *   pair
  *   with the lowest rank (the leftmost of equals) is joined, again and again until none is left.
  *
  * A heap holds the pairs, so a word of n bytes takes O(n log n) whatever it says.
@@ -27,7 +28,8 @@ struct bpe;
  *
  * in, out  whole_words: a word that is a token is that token, whatever the merges would make of it
  *          v holds all tokens already; it is borrowed
- * errors   -EINVAL: a merge is no pair or names no token; a byte of UTF-8 text has no token; -ENOMEM
+ * errors   -EINVAL: a merge is no pair or names no token; a byte of UTF-8 text has no token;
+ *          -ENOMEM
  */
 int bpe_open(const struct json *merges, const struct vocab *v, bool whole_words, struct bpe **out);
 void bpe_close(struct bpe *b);

@@ -103,7 +103,8 @@ static int plan_fp4(struct conversion *c, const char *name, struct job *j)
     return r;
 }
 
-/* A plain weight that stays as it is, in the shape it has unless it is a slice of a fused tensor. */
+/* A plain weight that stays as it is, in the shape it has unless it is a slice of a fused
+ * tensor. */
 static int plan_copy(struct conversion *c, const char *name, const struct stored *w, struct job *j)
 {
     const struct tensor *t = &j->from.t;

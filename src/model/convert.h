@@ -1,5 +1,5 @@
-/* convert - a checkpoint in other formats: safetensors shards with released names, as the release of
- * V4.1 has them, and a quantization_config that says so.
+/* convert - a checkpoint in other formats: safetensors shards with released names, as the release
+ * of V4.1 has them, and a quantization_config that says so.
  */
 #ifndef TANDEM_MODEL_CONVERT_H
 #define TANDEM_MODEL_CONVERT_H

@@ -1,6 +1,7 @@
 /* convert_folder - a checkpoint folder in the making: shards of safetensors, index, config.json.
  *
- *   add ... -> begin (files under temporary names) -> write ... -> end (all get their names) -> close
+ *   add ... -> begin (files under temporary names) -> write ... -> end (all get their names) ->
+ *   close
  */
 #ifndef TANDEM_MODEL_CONVERT_FOLDER_H
 #define TANDEM_MODEL_CONVERT_FOLDER_H

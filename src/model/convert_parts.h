@@ -13,7 +13,8 @@ float encode_largest(const float *v, int64_t n);
 void encode_fp8(const float *v, int64_t rows, int64_t cols, int block, bool e8m0,
                 unsigned char *code, unsigned char *scale);
 
-/* encode_mxfp4, encode_nvfp4 - one row.   shapes   v [cols]; code [cols / 2]; scale [cols / group] */
+/* encode_mxfp4, encode_nvfp4 - one row.
+ * shapes   v [cols]; code [cols / 2]; scale [cols / group] */
 void encode_mxfp4(const float *v, int64_t cols, unsigned char *code, unsigned char *scale);
 void encode_nvfp4(const float *v, int64_t cols, float global, unsigned char *code,
                   unsigned char *scale);

@@ -1,5 +1,5 @@
-/* deepseek_v41_arch.c reads the config of a V4.1 checkpoint into numbers, and refuses what those numbers
- * would not describe. */
+/* deepseek_v41_arch.c reads the config of a V4.1 checkpoint into numbers, and refuses what those
+ * numbers would not describe. */
 #include "src/model/deepseek_v41.h"
 
 #include "src/base/json.h"
@@ -126,7 +126,8 @@ static int read_shape(const struct json *o, struct v41_arch *a)
     if (r == 0)
         r = config_above_0(o, "hc_eps", &a->hc_eps);
     if (r == 0)
-        r = config_above_0(o, spelling(o, "routed_scaling_factor", "route_scale"), &a->routed_scale);
+        r = config_above_0(o, spelling(o, "routed_scaling_factor", "route_scale"),
+                           &a->routed_scale);
     if (r == 0)
         r = config_above_0(o, "swiglu_limit", &a->limit);
     if (r < 0)
@@ -178,7 +179,8 @@ static int read_rope(const struct json *o, struct v41_arch *a)
     return r;
 }
 
-/* The layer of a schedule that `layer` reads: the largest one at or before it, -1 if there is none. */
+/* The layer of a schedule that `layer` reads: the largest one at or before it, -1 if there is
+ * none. */
 static int newest(const int *schedule, int n, int layer)
 {
     int best = -1;

@@ -1,4 +1,5 @@
-/* deepseek_v41_forward.c runs one V4.1 layer: attention with compressed rows, experts, hyper-connections. */
+/* deepseek_v41_forward.c runs one V4.1 layer: attention with compressed rows, experts,
+ * hyper-connections. */
 #include "src/model/deepseek_v41.h"
 
 #include "src/model/exec.h"
@@ -8,7 +9,8 @@
 #include <assert.h>
 #include <math.h>
 
-/* What the released code multiplies in FP8 or FP4: its inputs are codes too, where the run says so. */
+/* What the released code multiplies in FP8 or FP4: its inputs are codes too, where the run says
+ * so. */
 static float *linear(struct exec *x, struct matmuls_args *l, const struct mat *w, const float *in,
                      int rows)
 {
@@ -137,8 +139,8 @@ static void products_of_sources(const struct v41_layer *l, struct exec *x, const
     x->op->matmuls(x->q, &list);
 }
 
-/* Compressed rows and index keys of the groups that end in these rows. Both come from the latent before
- * it is rotated. */
+/* Compressed rows and index keys of the groups that end in these rows. Both come from the latent
+ * before it is rotated. */
 static void compress(const struct v41_arch *a, const struct v41_layer *l, struct exec *x,
                      const struct slot_pool *p, const struct v41_rows *r, const struct v41_made *m)
 {
@@ -226,8 +228,9 @@ static void mixes(const struct v41_arch *a, struct exec *x, int rows, struct v41
     s->late = NULL;
 }
 
-/* Weights of the next products come into the device's cache beside the exchange that is queued next, as many as the
- * setting allows. Nobody waits for them: the lane is met where something else of it is needed. */
+/* Weights of the next products come into the device's cache beside the exchange that is queued
+ * next, as many as the setting allows. Nobody waits for them: the lane is met where something else
+ * of it is needed. */
 static void ahead(struct exec *x, const struct v41_pass *s, int n, const struct mat *const *w)
 {
     struct prefetch_args list = { .rate = x->prefetch_rate };

@@ -1,4 +1,5 @@
-/* deepseek_v41_layer.c describes a V4.1 layer: roles, states, weights and what they need on the device. */
+/* deepseek_v41_layer.c describes a V4.1 layer: roles, states, weights and what they need on the
+ * device. */
 #include "src/model/deepseek_v41.h"
 
 #include "kernels/backend.h"

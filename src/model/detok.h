@@ -1,8 +1,11 @@
 /* detok - ids to text, one at a time, never half a character.
  *
- *   put(id) gives the text that is decided by now, finish gives the rest; all of it joined is the same
- *   however ids and bytes are grouped. Bytes that end inside a character wait for the next id. Bytes that
- *   can no longer become valid become one U+FFFD for each longest piece that began like a character; at
+ *   put(id) gives the text that is decided by now, finish gives the rest; all of it joined is the
+ *   same
+ *   however ids and bytes are grouped. Bytes that end inside a character wait for the next id.
+ *   Bytes that
+ *   can no longer become valid become one U+FFFD for each longest piece that began like a
+ *   character; at
  *   finish the same happens to what still waits.
  */
 #ifndef TANDEM_MODEL_DETOK_H

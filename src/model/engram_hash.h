@@ -1,13 +1,14 @@
 /* engram_hash - which rows of an Engram table belong to the last tokens.
  *
  *   roll = 0
- *   for s = 0 .. orders - 1:  roll ^= v[s] * mult[t][s]                        v[0] the newest token's class
- *       s >= 1, each head h:  row[c] = roll mod prime[t][c] + offset[t][c],    c = (s - 1) * heads + h
+ *   for s = 0 .. orders - 1:  roll ^= v[s] * mult[t][s]               v[0] the newest token's class
+ *       s >= 1, each head h:  row[c] = roll mod prime[t][c] + offset[t][c], c = (s - 1) * heads + h
  *
  * A class is a compressed token id (src/model/token_map.h). The multipliers are NumPy's:
  * default_rng(10007 * layer).integers(0, bound, orders), times 2 plus 1, with
- * bound = ((2^63 - 1) / classes) / 2, so that no product reaches 2^63. The primes are consecutive, from vocab
- * upward, and no two columns of any tables share one. Column c of a table begins at row offset[c].
+ * bound = ((2^63 - 1) / classes) / 2, so that no product reaches 2^63. The primes are consecutive,
+ * from vocab upward, and no two columns of any tables share one. Column c of a table begins at row
+ * offset[c].
  */
 #ifndef TANDEM_MODEL_ENGRAM_HASH_H
 #define TANDEM_MODEL_ENGRAM_HASH_H
@@ -41,9 +42,9 @@ const int64_t *engram_hash_multipliers(const struct engram_hash *h, int t);
 
 /* engram_hash_rows - the rows of one token in table t.
  *
- * in, out  class [orders]: newest first, each below the spec's classes. A negative one is dead (before the
- *          first token, or no text): it and all older ones count as pad, the class of the pad token
- *          row [(orders - 1) * heads]: offsets included, below 2^31
+ * in, out  class [orders]: newest first, each below the spec's classes. A negative one is dead
+ *          (before the first token, or no text): it and all older ones count as pad, the class of
+ *          the pad token row [(orders - 1) * heads]: offsets included, below 2^31
  */
 void engram_hash_rows(const struct engram_hash *h, int t, const int32_t *class, int32_t pad,
                       int64_t *row);

@@ -1,5 +1,5 @@
-/* family_deepseek_v41.c is the V4.1 backbone: embedding, layers with Engram injections, norm and head.
- * The layers themselves are in deepseek_v41_*.c, n-gram hashes in engram_hash.c. */
+/* family_deepseek_v41.c is the V4.1 backbone: embedding, layers with Engram injections, norm and
+ * head. The layers themselves are in deepseek_v41_*.c, n-gram hashes in engram_hash.c. */
 #include "src/model/deepseek_v41.h"
 
 #include "kernels/backend.h"
@@ -47,8 +47,8 @@ struct v41_model {
     struct device *dev;
     /* n-gram rows */
     struct engram_hash *hash;
-    int32_t *map; /* [vocab] token to class */
-    int columns;  /* hash columns of a table */
+    int32_t *map;                               /* [vocab] token to class */
+    int columns;                                /* hash columns of a table */
     struct row_list owed[WINDOW_TABLES], ahead; /* of the staged window; of a warming */
 };
 
@@ -442,7 +442,8 @@ struct ngrams {
     size_t mark; /* of the arena before it */
 };
 
-/* The keys and values of the rows of the next table, if its layer is `layer`: they need nothing of the streams. */
+/* The keys and values of the rows of the next table, if its layer is `layer`: they need nothing of
+ * the streams. */
 static void engram_begin(struct v41_model *m, struct exec *x, struct window *w, int layer,
                          const struct v41_pass *s, struct ngrams *g)
 {
@@ -465,12 +466,10 @@ static void engram_begin(struct v41_model *m, struct exec *x, struct window *w, 
     rows = gather_rows(m, x, engram_site(a, t), w->engram[t], w->rows, w->engram_ld[t], width);
     g->own = arena_f32(x->tmp, (size_t)w->rows * (size_t)wkv->rows);
     v41_side(x, s, SIDE_BEGIN, V41_LANE_LONG);
-    x->op->matmul(x->q, &(struct matmul_args){ .w = wkv,
-                                               .x = rows,
-                                               .y = g->own,
-                                               .rows = w->rows,
-                                               .in = x->in,
-                                               .round = x->round });
+    x->op->matmul(
+        x->q,
+        &(struct matmul_args){
+            .w = wkv, .x = rows, .y = g->own, .rows = w->rows, .in = x->in, .round = x->round });
     v41_side(x, s, SIDE_END, V41_LANE_LONG);
     g->begun++;
 }

@@ -1,5 +1,6 @@
-/* family_dense.c is the plain pre-norm transformer with grouped queries: Llama and Qwen3 checkpoints,
- * and those with one more such layer as a next-token head (`num_nextn_predict_layers`). */
+/* family_dense.c is the plain pre-norm transformer with grouped queries: Llama and Qwen3
+ * checkpoints, and those with one more such layer as a next-token head
+ * (`num_nextn_predict_layers`). */
 #include "src/model/family.h"
 
 #include "kernels/backend.h"

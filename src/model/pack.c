@@ -640,7 +640,8 @@ static int map_file(struct pack *p)
                     p->path, (unsigned long long)h->toc_offset);
     r = pack_toc_decode(p->path, p->map + h->toc_offset, (size_t)h->toc_bytes, h->toc_offset,
                         &p->toc);
-    /* What a hollow pack leaves out is most of it, and reading ahead would make pages of zeros of that. */
+    /* What a hollow pack leaves out is most of it, and reading ahead would make pages of zeros of
+     * that. */
     for (size_t i = 0; r == 0 && i < p->toc.n; i++)
         if (p->toc.weight[i].n_made > 0) {
             mapping_scattered(p->map, p->bytes);

@@ -4,9 +4,10 @@
  * a protobuf-c table of contents: family, the checkpoint's config.json, tokenizer.json,
  * generation_config.json, named blobs that were derived while packing (the Engram token map),
  * split, walk digest, and per weight its name, kind, format, share, offset, bytes and XXH3-128
- * digest. A quantised matrix lies as kernels/mat.h says, for host backends, for devices, or twice. A pack is complete when its header says so: it is written under a temporary name, synced
- * and renamed. Numbers are little-endian. A reader refuses other versions; a change of what any
- * byte means is a new version.
+ * digest. A quantised matrix lies as kernels/mat.h says, for host backends, for devices, or twice.
+ * A pack is complete when its header says so: it is written under a temporary name, synced and
+ * renamed. Numbers are little-endian. A reader refuses other versions; a change of what any byte
+ * means is a new version.
  */
 #ifndef TANDEM_MODEL_PACK_H
 #define TANDEM_MODEL_PACK_H
@@ -41,7 +42,8 @@ struct pack_spec {
     int layouts;        /* enum pack_layouts; 0 is PACK_CPU */
     bool whole_experts; /* an expert lies on one rank, instead of a part of its width on each */
     bool link_rows;     /* rows of lookup tables stay where the source has them */
-    bool hollow;        /* EXL3 codes that a source makes up, in the device's layout, are left out */
+    /* EXL3 codes that a source makes up, in the device's layout, are left out */
+    bool hollow;
     uint8_t source_digest[32];
 };
 
@@ -101,13 +103,14 @@ int pack_find_blob(const struct pack *p, const char *name, const char **data, si
  * the packs of all ranks of one split, different for other weights. */
 const uint8_t *pack_set_digest(const struct pack *p);
 
-/* pack_set_part - SHA-256 of part i of what the set digest is made of, and its name: which part it is
+/* pack_set_part - SHA-256 of part i of what the set digest is made of, and its name: which part it
+ * is
  * that differs between packs. 1 behind the last part.   errors   -ENOMEM */
 int pack_set_part(const struct pack *p, int i, const char **name, uint8_t out[SET_DIGEST_BYTES]);
 
-/* pack_made - the hashes of the slices of a matrix whose codes are not in the file but made (op synth);
- * 0 hashes if they are there. name as in the walk; the hashes live as long as the pack. tile_* are
- * those of the op. */
+/* pack_made - the hashes of the slices of a matrix whose codes are not in the file but made (op
+ * synth); 0 hashes if they are there. name as in the walk; the hashes live as long as the pack.
+ * tile_* are those of the op. */
 struct pack_made {
     const uint64_t *hash;
     int n;
@@ -123,8 +126,8 @@ int pack_verify(struct pack *p);
  * digest. */
 void pack_list(const struct pack *p, void *out);
 
-/* pack_item - weight i of a pack, in file order; 1 behind the last. Of a matrix with two layouts the
- * second one has `again` set. */
+/* pack_item - weight i of a pack, in file order; 1 behind the last. Of a matrix with two layouts
+ * the second one has `again` set. */
 struct pack_item {
     const char *name;
     enum weight_kind kind;
@@ -139,8 +142,8 @@ struct pack_item {
 };
 int pack_item(const struct pack *p, size_t i, struct pack_item *out);
 
-/* Where the rows of a hash column lie. Row i is bytes bytes from offset + i * bytes on of each piece,
- * one behind the other; a row that lies in one piece has none in the second. */
+/* Where the rows of a hash column lie. Row i is bytes bytes from offset + i * bytes on of each
+ * piece, one behind the other; a row that lies in one piece has none in the second. */
 struct pack_rows {
     int64_t rows;
     int file; /* a number of the first piece's file: 0 is the pack, up to 255 */
@@ -154,7 +157,8 @@ struct pack_rows {
 /* pack_rows_at - of local column c of a row table.   errors   -EINVAL no such table or column */
 int pack_rows_at(const struct pack *p, int table, int column, struct pack_rows *out);
 
-/* pack_rows_size - rows of all row tables here, and bytes of the longest; 0 and 0 without tables. */
+/* pack_rows_size - rows of all row tables here, and bytes of the longest; 0 and 0 without
+ * tables. */
 void pack_rows_size(const struct pack *p, uint64_t *rows, size_t *longest);
 
 /* pack_name - the path it was opened by, for messages. */

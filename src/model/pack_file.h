@@ -39,7 +39,7 @@ struct pack_weight {
     int64_t *column_first;  /* and of a pack that was read, those before each; owned */
     struct pack_link *link; /* WEIGHT_ROWS: where rows lie that are not here; owned */
     int links;
-    uint64_t *made;       /* [n_made] where codes are made and not stored, see pack_made; owned */
+    uint64_t *made; /* [n_made] where codes are made and not stored, see pack_made; owned */
     int n_made;
     int64_t made_col, made_cols; /* first column tile of the share in the tensor; the tensor's */
 };

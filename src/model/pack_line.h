@@ -11,7 +11,8 @@
 
 /* pack_line_run - write the weights from p->noted on, and show how far they are if stderr is a
  * terminal. total: bytes of weights in the pack.
- * errors   those of the source, of the weights' contents and of the write; the first one ends all */
+ * errors   those of the source, of the weights' contents and of the write; the first one ends
+ *          all */
 int pack_line_run(const char *path, struct source *src, struct pack_toc *t, struct pack_part *p,
                   struct pack_sink *sink, uint64_t total);
 

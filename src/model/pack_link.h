@@ -32,7 +32,8 @@ size_t pack_link_bytes(const struct pack_weight *w, int piece);
  * errors   -EINVAL the weight is in no file; those of the file */
 int pack_link_make(struct pack_weight *w, const struct stored *stored);
 
-/* pack_link_open - open the files of all links of a pack of this name, and check that they are those
+/* pack_link_open - open the files of all links of a pack of this name, and check that they are
+ * those
  * that were linked.   errors   -ENOENT, -EINVAL naming weight and file */
 int pack_link_open(const char *pack, struct pack_toc *t);
 

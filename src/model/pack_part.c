@@ -75,7 +75,8 @@ static int check_ours(int fd, const char *path)
     return fail(-EEXIST, "%s: not the beginning of a pack; move it away", path);
 }
 
-/* The last noted weight is read again: notes are worth nothing if the disk has lost what they say. */
+/* The last noted weight is read again: notes are worth nothing if the disk has lost what they
+ * say. */
 static bool holds(int fd, const struct pack_weight *w)
 {
     uint8_t digest[XXH3_BYTES];

@@ -1,5 +1,5 @@
-/* pack_part - a pack that is not whole yet, and how far it is: what an interrupted run leaves and the
- * next one goes on from. For pack_write.c; the pack's lock is held.
+/* pack_part - a pack that is not whole yet, and how far it is: what an interrupted run leaves and
+ * the next one goes on from. For pack_write.c; the pack's lock is held.
  *
  *   <pack>.part    the pack, its header says that it is not complete
  *   <pack>.done    a key of all that will be in it, then the digest of each weight that is

@@ -46,7 +46,8 @@ static int read_at(struct pass *s, const struct stored_tensor *t, uint64_t at, v
 
 /* Bytes `from` .. of `rows` rows of a tensor whose rows have stride bytes, into the panel buffer.
  * One read of all costs less than one for each row, as long as it fits and little is in vain. What
- * is read lies to the blocks of memory as it does to those of the file, where there is room for that.
+ * is read lies to the blocks of memory as it does to those of the file, where there is room for
+ * that.
  */
 static int fetch(struct pass *s, const struct stored_tensor *t, size_t stride, int64_t row,
                  int64_t rows, size_t from, size_t bytes, struct panel *p)
@@ -388,7 +389,8 @@ static int put_fp8_rows(struct pass *s, int64_t first, int64_t rows)
     return 0;
 }
 
-/* Rows from `row` on that lie in one shard of the table, at most n of them; fewer behind its end. */
+/* Rows from `row` on that lie in one shard of the table, at most n of them; fewer behind its
+ * end. */
 static int64_t find_shard(const struct stored *w, int64_t row, int64_t n, int *shard, int64_t *at)
 {
     int i = 0;

@@ -1,4 +1,5 @@
-/* pattern.c owns compiled expressions, their translation from Oniguruma syntax, and matching limits. */
+/* pattern.c owns compiled expressions, their translation from Oniguruma syntax, and matching
+ * limits. */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include "src/model/pattern.h"
 #include "src/base/clock.h"
@@ -57,7 +58,8 @@ static const char *escape_set(char c, bool in_set, bool *negated)
 {
     *negated = c == 'S' || c == 'W' || c == 'H';
     if (*negated && in_set)
-        return NULL; /* no set can be spelled that way; PCRE2's own differs in a handful of characters */
+        /* no set can be spelled that way; PCRE2's own differs in a handful of characters */
+        return NULL;
     switch (c) {
     case 's':
     case 'S':
@@ -73,7 +75,8 @@ static const char *escape_set(char c, bool in_set, bool *negated)
     }
 }
 
-/* \p{Name}: since scripts mean their extensions to PCRE2, ask for the script alone where it is one. */
+/* \p{Name}: since scripts mean their extensions to PCRE2, ask for the script alone where it is
+ * one. */
 static int rewrite_property(struct rewrite *w)
 {
     const char *close = (const char *)memchr(w->at, '}', (size_t)(w->end - w->at));
@@ -300,7 +303,8 @@ static int compile(struct pattern *p, const struct text *regex, uint32_t options
                     regex->bytes > 200 ? 200 : (int)regex->bytes, regex->s, (char *)why,
                     (size_t)where);
     }
-    /* Without a JIT (or for an expression that it cannot take) the interpreter does the same work. */
+    /* Without a JIT (or for an expression that it cannot take) the interpreter does the same
+     * work. */
     pcre2_jit_compile(p->code, PCRE2_JIT_COMPLETE);
     return 0;
 }
@@ -346,7 +350,8 @@ static int64_t cpu_ns(void)
 {
     struct timespec t;
 
-    /* Processor time, not the clock: a busy machine or a stopped process is no fault of the text. */
+    /* Processor time, not the clock: a busy machine or a stopped process is no fault of the
+     * text. */
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
     return (int64_t)t.tv_sec * NS_PER_S + t.tv_nsec;
 }

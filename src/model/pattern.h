@@ -1,7 +1,7 @@
 /* pattern - regular expressions of tokenizer.json files; the one home of PCRE2.
  *
- * Such expressions are written for Oniguruma with Ruby syntax. They are translated so that the same text
- * splits in the same places:
+ * Such expressions are written for Oniguruma with Ruby syntax. They are translated so that the same
+ * text splits in the same places:
  *
  *   \s \S \w \W \h \H   Unicode White_Space, Unicode words, hex digits
  *   \uHHHH, \p{Han}     a code point; the script itself, not its extensions
@@ -29,8 +29,10 @@ void pattern_close(struct pattern *p);
 
 /* struct pattern_run - the scratch and the time budget of one thread that matches.
  *
- *   A match may take steps in proportion to the text; all matches since the last pattern_run_budget may
- *   take budget_ns of this thread's processor time. An expression that backtracks without end, or one
+ *   A match may take steps in proportion to the text; all matches since the last pattern_run_budget
+ *   may
+ *   take budget_ns of this thread's processor time. An expression that backtracks without end, or
+ *   one
  *   that is quadratic over its matches, thus ends in an error and not in a hang.
  *
  * owns     scratch, from open to close

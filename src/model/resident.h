@@ -2,8 +2,8 @@
  *
  * pack_bind points a model's weights into the mapped pack. resident_open copies what they point at
  * to a device that does not read the host's memory, run by run as it lies in the pack, and points
- * them at the copies; codes that the pack leaves out (pack.h "hollow") are made on the device. Rows of a
- * row store stay where they are. On a host backend nothing changes.
+ * them at the copies; codes that the pack leaves out (pack.h "hollow") are made on the device. Rows
+ * of a row store stay where they are. On a host backend nothing changes.
  */
 #ifndef TANDEM_MODEL_RESIDENT_H
 #define TANDEM_MODEL_RESIDENT_H
@@ -17,7 +17,8 @@ struct pack;
 struct resident;
 
 /* resident_open - after pack_bind of the same parts, before the model's ready.
- * errors   -ENOMEM naming the bytes; -EINVAL a pack with holes on a host backend; the weights point into the pack or at freed copies then */
+ * errors   -ENOMEM naming the bytes; -EINVAL a pack with holes on a host backend; the weights point
+ *          into the pack or at freed copies then */
 int resident_open(struct device *d, const struct pack *p, const struct walk_part *parts,
                   int n_parts, struct resident **out);
 

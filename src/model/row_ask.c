@@ -1,4 +1,5 @@
-/* row_ask.c owns tickets, wants and the cache of a row store; a reader moves wants from TODO to done. */
+/* row_ask.c owns tickets, wants and the cache of a row store; a reader moves wants from TODO to
+ * done. */
 #include "src/model/row_ask.h"
 
 #include <assert.h>
@@ -49,7 +50,7 @@ struct row_spot {
     struct row_piece piece[2];
 };
 
-/* ---- wants ------------------------------------------------------------------------------------ */
+/* ---- wants ----------------------------------------------------------------------------------- */
 
 static struct row_want **chain_of(struct row_asks *a, uint64_t key)
 {
@@ -169,7 +170,7 @@ void row_asks_done(struct row_asks *a, struct row_want *w, int err)
     release(a, w);
 }
 
-/* ---- tickets ---------------------------------------------------------------------------------- */
+/* ---- tickets --------------------------------------------------------------------------------- */
 
 /* Where row i of an ask lies; every row is in range before the first is asked. */
 static int locate(struct row_asks *a, const struct row_table *t, int column, int64_t row,

@@ -1,4 +1,5 @@
-/* row_cache.c owns one mapping: index, entries and rows, in this order. Pages are taken as rows come. */
+/* row_cache.c owns one mapping: index, entries and rows, in this order. Pages are taken as rows
+ * come. */
 #include "src/model/row_cache.h"
 
 #include "src/base/log.h"
@@ -42,7 +43,8 @@ static uint64_t bytes_for(uint64_t slots, size_t row_bytes)
            sizeof(struct entry); /* alignment of the entries */
 }
 
-/* The most entries that fit: whole powers of two of the index make the sum uneven, so look for it. */
+/* The most entries that fit: whole powers of two of the index make the sum uneven, so look for
+ * it. */
 static uint64_t slots_for(size_t bound, size_t row_bytes, uint64_t rows)
 {
     uint64_t lo = 0, hi = bound / (sizeof(struct entry) + row_bytes);

@@ -1,8 +1,8 @@
 /* row_cache - rows as they lie in the file, by their place in it; bounded, one size for all.
  *
- * Replacement is CLOCK: a hand passes over the entries, spares one that was found since it last came
- * by, and takes the first that was not. A row that came in with a long prompt and was never found
- * goes before one that is found again and again.
+ * Replacement is CLOCK: a hand passes over the entries, spares one that was found since it last
+ * came by, and takes the first that was not. A row that came in with a long prompt and was never
+ * found goes before one that is found again and again.
  */
 #ifndef TANDEM_MODEL_ROW_CACHE_H
 #define TANDEM_MODEL_ROW_CACHE_H
@@ -18,8 +18,8 @@ struct row_cache;
 int row_cache_open(size_t bound, size_t row_bytes, uint64_t rows, struct row_cache **out);
 void row_cache_close(struct row_cache *c);
 
-/* row_cache_hint - a look-up of this place comes soon: step 0 some time before it, step 1 between that
- * and the look-up. Memory is read meanwhile. */
+/* row_cache_hint - a look-up of this place comes soon: step 0 some time before it, step 1 between
+ * that and the look-up. Memory is read meanwhile. */
 void row_cache_hint(const struct row_cache *c, uint64_t place, int step);
 
 /* row_cache_find - the row's bytes until the next put; NULL if it is not here. */

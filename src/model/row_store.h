@@ -5,9 +5,9 @@
  *   take     the rows; waits only for reads that have not ended
  *
  * A row is read once however many windows, columns or warmings want it, and is kept in a cache of
- * bounded size afterwards (row_cache.h). Implementers of the reading: row_store_pread.c, which reads
- * in take and asks the kernel to read ahead before; row_store_uring.c, whose reads run from the
- * moment of asking. One thread uses a store.
+ * bounded size afterwards (row_cache.h). Implementers of the reading: row_store_pread.c, which
+ * reads in take and asks the kernel to read ahead before; row_store_uring.c, whose reads run from
+ * the moment of asking. One thread uses a store.
  */
 #ifndef TANDEM_MODEL_ROW_STORE_H
 #define TANDEM_MODEL_ROW_STORE_H
@@ -21,7 +21,8 @@ struct pack;
 struct row_table;
 struct row_store;
 
-/* Since open. rows = hits + joined + the rows that had to be read; those of warmings not counted. */
+/* Since open. rows = hits + joined + the rows that had to be read; those of warmings not
+ * counted. */
 struct row_store_stats {
     uint64_t rows;         /* asked */
     uint64_t hits, joined; /* were in the cache; the same row was being read already */
@@ -39,8 +40,8 @@ struct row_store_ops {
      *          asked */
     int (*ask)(struct row_store *s, const struct row_table *t, int ticket, const int32_t *column,
                const int64_t *row_in_column, int n);
-    /* warm - the same rows without a ticket: a hint, nothing is owed. Errors of it are those of ask;
-     * one of the disk comes back when the row is asked for. */
+    /* warm - the same rows without a ticket: a hint, nothing is owed. Errors of it are those of
+     * ask; one of the disk comes back when the row is asked for. */
     int (*warm)(struct row_store *s, const struct row_table *t, const int32_t *column,
                 const int64_t *row_in_column, int n);
     /* take - the rows of the ticket as f32, [n][t->cols], in the order asked. The ticket is free
@@ -63,7 +64,7 @@ struct row_store_settings {
     int wait_limit_ms;  /* of a take; -1: none. A plain read cannot be given up */
 };
 
-/* row_store_open - errors   -ENOMEM; -ENODEV uring is asked for and cannot be had, with the cause */
+/* row_store_open - errors   -ENOMEM; -ENODEV uring is asked for but not there, with the cause */
 int row_store_open(const struct row_store_settings *s, struct row_store **out);
 
 /* the implementers of row_store_open; uring: -ENOTSUP in a build without it, else the kernel's

@@ -1,6 +1,6 @@
-/* row_store_pread.c owns a store that reads when it is told to wait: the meaning of a row store, and
- * enough where rows are in the page cache. What is asked or warmed is named to the kernel at once, so
- * that a disk works on all of it before the first read waits.
+/* row_store_pread.c owns a store that reads when it is told to wait: the meaning of a row store,
+ * and enough where rows are in the page cache. What is asked or warmed is named to the kernel at
+ * once, so that a disk works on all of it before the first read waits.
  */
 #include "src/model/row_store.h"
 

@@ -6,8 +6,8 @@
  *   fp8-128            the same, 128 x 128 blocks, f32 scales under weight_scale_inv
  *   fp8-mxfp4          as the release of V4.1: fp8, experts MXFP4
  *   mxfp4, nvfp4       every linear layer; nvfp4-ct has the names of compressed-tensors
- *   exl3-B             every linear layer at B bits, 1 .. 8, 1.5, 2.5 or 3.5, codebook MUL1; wo_a in
- *                      slices, lookup tables FP8; exl3-B-mcg, exl3-B-3inst: another codebook
+ *   exl3-B             every linear layer at B bits, 1 .. 8, 1.5, 2.5 or 3.5, codebook MUL1; wo_a
+ *                      in slices, lookup tables FP8; exl3-B-mcg, exl3-B-3inst: another codebook
  *   exl3-v41           the widths of the published pack of V4.1: 2 to 6 bits, a head of 6
  *
  * What is no linear layer (norms, sinks, embedding, router, hyper-connections, Markov and

@@ -34,7 +34,8 @@ static int state_rows(const struct state_spec *s, int context, int rows_max)
     }
 }
 
-/* Lays out one slot; returns its bytes and, if view is given, fills strides and offsets from base. */
+/* Lays out one slot; returns its bytes and, if view is given, fills strides and offsets from
+ * base. */
 static size_t slot_layout(const struct state_list *l, int context, int rows_max,
                           struct state_view *view, unsigned char *base)
 {

@@ -1,13 +1,14 @@
 /* slot - the state of sequences: declared by families and drafters, owned here, never copied.
  *
- * STATE_ROWS holds one row per `span` tokens (the ratio), for ever. STATE_RING holds the last `span` tokens,
- * the current one included, in span + rows - 1 rows, `rows` being the largest window of one slot. STATE_FOLD
- * is rewritten by every token and kept in two lanes. Commit is pos += n; what lies beyond pos never happened.
+ * STATE_ROWS holds one row per `span` tokens (the ratio), for ever. STATE_RING holds the last
+ * `span` tokens, the current one included, in span + rows - 1 rows, `rows` being the largest window
+ * of one slot. STATE_FOLD is rewritten by every token and kept in two lanes. Commit is pos += n;
+ * what lies beyond pos never happened.
  *
  *   free --slot_take--> taken --windows, slot_commit, slot_set--> taken --slot_drop--> free
  *
- * The pool also keeps, on the host, the token ids of every slot by position: what n-gram hashes, drafters
- * and reports read. Addresses of states never move while the pool is open.
+ * The pool also keeps, on the host, the token ids of every slot by position: what n-gram hashes,
+ * drafters and reports read. Addresses of states never move while the pool is open.
  */
 #ifndef TANDEM_MODEL_SLOT_H
 #define TANDEM_MODEL_SLOT_H
@@ -55,10 +56,11 @@ struct slot_pool {
 };
 
 /* slot_pool_open - allocate every state of every slot.
- * units    context: positions a slot can hold; rows_max: largest window of one slot, prompt chunks included
+ * units    context: positions a slot can hold; rows_max: largest window of one slot, prompt chunks
+ *          included
  * errors   -ENOMEM naming the bytes */
-int slot_pool_open(struct device *d, const struct state_list *l, int slots, int context, int rows_max,
-                   struct slot_pool **out);
+int slot_pool_open(struct device *d, const struct state_list *l, int slots, int context,
+                   int rows_max, struct slot_pool **out);
 void slot_pool_close(struct slot_pool *p);
 
 /* slot_pool_bytes - device bytes that slot_pool_open would take. */
@@ -69,11 +71,13 @@ size_t slot_pool_bytes(const struct state_list *l, int slots, int context, int r
 int slot_take(struct slot_pool *p, struct queue *q, int want, int *slot);
 void slot_drop(struct slot_pool *p, int slot);
 
-/* slot_set - the number of committed tokens becomes pos: fewer than the device accepted (a stop, a limit).
+/* slot_set - the number of committed tokens becomes pos: fewer than the device accepted (a stop, a
+ * limit).
  * order    before the slot's next window is staged */
 void slot_set(struct slot_pool *p, struct queue *q, int slot, int pos);
 
-/* slot_set_next - the pending token of a slot whose last window chose none (a prompt's last token). */
+/* slot_set_next - the pending token of a slot whose last window chose none (a prompt's last
+ * token). */
 void slot_set_next(struct slot_pool *p, struct queue *q, int slot, int tok);
 
 /* slot_set_floor - rows before `floor` belong to another request (drafter rings). */
@@ -82,15 +86,16 @@ void slot_set_floor(struct slot_pool *p, struct queue *q, int slot, int floor);
 /* slot_commit - queue pos += n_ok for the window's slots. */
 void slot_commit(struct exec *x, struct slot_pool *p, struct window *w);
 
-/* slot_commit_part - the same for n segments from the first on: those that had no outcome before. */
+/* slot_commit_part - the same for n segments from the first on: those that had no outcome
+ * before. */
 void slot_commit_part(struct exec *x, struct slot_pool *p, struct window *w, int first, int n);
 
 /* slot_sync - after the wait: the host's positions follow what the window committed. */
 void slot_sync(struct slot_pool *p, const struct window *w);
 
-/* slot_digest - FNV-1a-64 over every committed byte of the slot's first n states (p->states.n: of all): what
- * rolled back == never happened compares. Waits for the queue. Ring rows that no later row can read are left
- * out.
+/* slot_digest - FNV-1a-64 over every committed byte of the slot's first n states (p->states.n: of
+ * all): what rolled back == never happened compares. Waits for the queue. Ring rows that no later
+ * row can read are left out.
  * errors   of queue_wait */
 int slot_digest(struct slot_pool *p, struct queue *q, int slot, int n, uint64_t *out);
 

@@ -2,7 +2,8 @@
  *
  * Implementers: source_hf.c (a folder with config.json and safetensors shards, with or without an
  * index), source_synth.c (weights from a hash of tensor name and element index, any size,
- * nothing on disk but a config.json), and source_mixes.c in front of one of these. Which tensors make up a weight is stored.h's business.
+ * nothing on disk but a config.json), and source_mixes.c in front of one of these. Which tensors
+ * make up a weight is stored.h's business.
  */
 #ifndef TANDEM_MODEL_SOURCE_H
 #define TANDEM_MODEL_SOURCE_H
@@ -14,7 +15,8 @@
 #include <stdint.h>
 
 #define TENSOR_RANK_MAX 8
-#define READ_ALIGN 4096 /* a read costs least where its buffer and its offset in the file agree modulo this */
+/* a read costs least where its buffer and its offset in the file agree modulo this */
+#define READ_ALIGN 4096
 
 struct scheme;
 struct source;
@@ -37,8 +39,8 @@ struct source_ops {
      * that it is all or part of, 0 if unknown; only a source that makes its tensors up reads them,
      * and has none of unknown shape */
     int (*find)(struct source *s, const char *name, int64_t rows, int64_t cols, struct tensor *out);
-    /* read - `bytes` bytes from byte `at` of the tensor; -EIO names file, tensor and offset. Several
-     * threads may read at once, and one of them find */
+    /* read - `bytes` bytes from byte `at` of the tensor; -EIO names file, tensor and offset.
+     * Several threads may read at once, and one of them find */
     int (*read)(struct source *s, const char *name, const struct tensor *t, uint64_t at, void *buf,
                 size_t bytes);
     /* unused - calls fn for every tensor that find was never asked for, in file order */
@@ -72,7 +74,8 @@ int source_synth_open_scheme(uint64_t seed, const struct scheme *scheme, struct 
  * errors   1 if the source does not make its tensors up */
 int source_synth_hash(const struct source *s, const char *name, uint64_t *hash);
 
-/* source_mixes_open - what `real` has, with the f32 weights that mix hyper-connections' streams rounded to bf16. Lossy.
+/* source_mixes_open - what `real` has, with the f32 weights that mix hyper-connections' streams
+ * rounded to bf16. Lossy.
  * owns     real
  * errors   -ENOMEM */
 int source_mixes_open(struct source *real, struct source **out);

@@ -29,7 +29,8 @@ struct source_index {
  * naming the entry of the index */
 int source_index_read(const char *folder, struct source_index *out);
 
-/* source_index_parse - the same of the text of an index; name is for messages.   errors   -EINVAL */
+/* source_index_parse - the same of the text of an index; name is for messages.
+ * errors   -EINVAL */
 int source_index_parse(const char *name, const char *text, size_t bytes, struct source_index *out);
 void source_index_free(struct source_index *x);
 

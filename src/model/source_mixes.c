@@ -1,5 +1,5 @@
-/* source_mixes.c owns the rounding of the weights that mix hyper-connections' streams: a source in front of another one,
- * to which all else is passed on. */
+/* source_mixes.c owns the rounding of the weights that mix hyper-connections' streams: a source in
+ * front of another one, to which all else is passed on. */
 #include "src/model/source.h"
 
 #include <assert.h>

@@ -32,7 +32,8 @@
 enum stored_as {
     STORED_PLAIN, /* a table or a vector: plain types only */
     STORED_MAT,
-    STORED_ROWS /* rows of a lookup table: plain, FP8 with a scale for 32 values, EXL3 n-gram rows */
+    /* rows of a lookup table: plain, FP8 with a scale for 32 values, EXL3 n-gram rows */
+    STORED_ROWS
 };
 
 struct stored_tensor {
@@ -40,7 +41,8 @@ struct stored_tensor {
     struct tensor t;
 };
 
-/* One EXL3 matrix, or a run of n-gram rows (biases are slice 0's); of other formats the codes alone. */
+/* One EXL3 matrix, or a run of n-gram rows (biases are slice 0's); of other formats the codes
+ * alone. */
 struct stored_slice {
     struct stored_tensor codes, suh, svh, bias;
     bool suh_signs, svh_signs; /* packed signs of an older pack instead of f16 numbers */

@@ -51,7 +51,8 @@ bool group_is(const struct group *g, enum tail tail, const char *type, int64_t r
 /* group_refuse - -EINVAL naming file, tensor, what it is and what it should be. */
 int group_refuse(const struct group *g, enum tail tail, const char *want);
 
-/* group_read_number - the bits of a part that is one number of this type.   errors   -EINVAL, -EIO */
+/* group_read_number - the bits of a part that is one number of this type.
+ * errors   -EINVAL, -EIO */
 int group_read_number(struct group *g, enum tail tail, const char *type, uint32_t *bits);
 
 int read_plain(struct group *g, struct stored *out);

@@ -1,12 +1,13 @@
 /* token_map - compressed token ids for Engram: tokens that read alike share one.
  *
- *   key(id) = the token's spelling                          if its text is not UTF-8 by itself
- *             squeeze(lower(strip_marks(NFD(NFKC(text)))))  else, or the text itself if that is empty
+ *   key(id) = the token's spelling                          if its text is not UTF-8 by itself,
+ *             squeeze(lower(strip_marks(NFD(NFKC(text)))))  else; the text itself if that is empty
  *
- *   squeeze: runs of space, tab, CR, LF -> one space; exactly one space stays, else spaces at both ends go
+ *   squeeze: runs of space, tab, CR, LF -> one space; exactly one space stays, else spaces at both
+ *   ends go
  *
- * Compressed ids, the classes that src/model/engram_hash.h hashes, count the distinct keys in order of first
- * appearance over ascending id.
+ * Compressed ids, the classes that src/model/engram_hash.h hashes, count the distinct keys in order
+ * of first appearance over ascending id.
  */
 #ifndef TANDEM_MODEL_TOKEN_MAP_H
 #define TANDEM_MODEL_TOKEN_MAP_H

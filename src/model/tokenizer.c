@@ -1,4 +1,5 @@
-/* tokenizer.c owns the way from text to ids; tokenizer_read.c makes the tokenizer, detok.c goes back. */
+/* tokenizer.c owns the way from text to ids; tokenizer_read.c makes the tokenizer, detok.c goes
+ * back. */
 #include "src/model/tokenizer.h"
 #include "src/base/clock.h"
 #include "src/base/utf8.h"
@@ -7,7 +8,8 @@
 
 #define JSON_DEPTH 64
 
-/* Processor time that all patterns of one encode may take together; a text of words takes 1 % of it. */
+/* Processor time that all patterns of one encode may take together; a text of words takes 1 % of
+ * it. */
 #define BUDGET_NS (2 * NS_PER_S)
 #define BUDGET_BYTE_NS 5000
 
@@ -149,7 +151,8 @@ static int spans_add(struct spans *l, size_t start, size_t end, bool remove)
     return 0;
 }
 
-/* Matches and what lies between them, in order and without a gap; `remove` says which is a match. */
+/* Matches and what lies between them, in order and without a gap; `remove` says which is a
+ * match. */
 static int find_spans(const struct split *s, struct pattern_run *run, const char *text,
                       size_t bytes, struct spans *out)
 {
@@ -172,7 +175,8 @@ static int find_spans(const struct split *s, struct pattern_run *run, const char
     return r < 0 ? r : 0;
 }
 
-/* Join the spans as the behavior says. In place: a joined span lies where its first or last one lay. */
+/* Join the spans as the behavior says. In place: a joined span lies where its first or last one
+ * lay. */
 static void join_spans(enum split_behavior behavior, struct spans *l)
 {
     bool was_match = false;

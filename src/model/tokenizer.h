@@ -10,9 +10,10 @@
  *   post-processor  ByteLevel, TemplateProcessing, Sequence: what stands before the text is the bos
  *   decoder         ByteLevel, Sequence of it
  *
- * A *marker* is an added token that structures a prompt: one that is special, or whose text begins with <
- * and ends with >, as some files do not call their turn markers special. Text that a user types never
- * becomes a marker unless the caller asks for it; other added tokens (runs of spaces, say) are vocabulary.
+ * A *marker* is an added token that structures a prompt: one that is special, or whose text begins
+ * with < and ends with >, as some files do not call their turn markers special. Text that a user
+ * types never becomes a marker unless the caller asks for it; other added tokens (runs of spaces,
+ * say) are vocabulary.
  *
  * A tokenizer does not change once open: any number of threads may use one.
  */
@@ -62,14 +63,15 @@ int tokenizer_decode(const struct tokenizer *t, const int32_t *ids, int n, bool 
 /* tokenizer_vocab - the largest id + 1. */
 int tokenizer_vocab(const struct tokenizer *t);
 
-/* tokenizer_id - the id of a token by its text (added tokens) or its spelling in the file; -1: none. */
+/* tokenizer_id - the id of a token by its text (added tokens) or its spelling in the file; -1:
+ * none. */
 int tokenizer_id(const struct tokenizer *t, const char *spelling);
 
 /* tokenizer_flags - enum token_flag bits of an id; 0 if no token has it. */
 unsigned tokenizer_flags(const struct tokenizer *t, int id);
 
-/* tokenizer_bytes - the bytes that a token stands for, perhaps a part of a character; an added token's
- * are its text. NULL if no token has the id. Not NUL-terminated.
+/* tokenizer_bytes - the bytes that a token stands for, perhaps a part of a character; an added
+ * token's are its text. NULL if no token has the id. Not NUL-terminated.
  */
 const char *tokenizer_bytes(const struct tokenizer *t, int id, size_t *bytes);
 

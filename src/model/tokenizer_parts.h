@@ -1,5 +1,5 @@
-/* tokenizer_parts - what a tokenizer is made of; shared by its reader (tokenizer_read.c) and its use
- * (tokenizer.c), and by nobody else.
+/* tokenizer_parts - what a tokenizer is made of; shared by its reader (tokenizer_read.c) and its
+ * use (tokenizer.c), and by nobody else.
  */
 #ifndef TANDEM_MODEL_TOKENIZER_PARTS_H
 #define TANDEM_MODEL_TOKENIZER_PARTS_H
@@ -58,7 +58,8 @@ struct tokenizer {
 /* tokenizer_read - fill an empty tokenizer; on an error the caller closes it. */
 int tokenizer_read(struct tokenizer *t, const struct json *root);
 
-/* tokenizer_normalize - out becomes the normalized text; room is scratch. -ENOMEM, -ETIME, -EFBIG. */
+/* tokenizer_normalize - out becomes the normalized text; room is scratch. -ENOMEM, -ETIME,
+ * -EFBIG. */
 int tokenizer_normalize(const struct tokenizer *t, struct pattern_run *run, const char *s,
                         size_t bytes, struct text *out, struct text *room);
 

@@ -303,7 +303,8 @@ static int add_bos(struct tokenizer *t, const struct json *template, const char 
     return r;
 }
 
-/* Of the template for one text only what stands before $A counts: a prompt has no end to be marked. */
+/* Of the template for one text only what stands before $A counts: a prompt has no end to be
+ * marked. */
 static int read_template(struct tokenizer *t, const struct json *o)
 {
     const struct json *single, *piece;
@@ -394,7 +395,8 @@ static int refuse_affix(const struct json *model, const char *key)
                 key, affix);
 }
 
-/* unk_token, fuse_unk and byte_fallback say what happens to bytes without a token; here all have one. */
+/* unk_token, fuse_unk and byte_fallback say what happens to bytes without a token; here all have
+ * one. */
 static int check_model(const struct json *model)
 {
     const char *type = "BPE"; /* files of the first years leave it out */

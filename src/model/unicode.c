@@ -100,8 +100,8 @@ static int combining_class(utf8proc_int32_t c)
     return utf8proc_get_property(c)->combining_class;
 }
 
-/* Canonical order of one run of marks: stable by class. Short runs, the usual ones, by insertion; long
- * ones by counting, because a text of nothing but marks is one run.
+/* Canonical order of one run of marks: stable by class. Short runs, the usual ones, by insertion;
+ * long ones by counting, because a text of nothing but marks is one run.
  */
 static int order_run(utf8proc_int32_t *c, size_t n)
 {

@@ -30,7 +30,8 @@ bool unicode_is_space(unsigned code); /* White_Space */
 bool unicode_is_mark(unsigned code);  /* categories Mn, Mc, Me */
 bool unicode_is_word(unsigned code);  /* \w: letters, marks, numbers, connectors, joiners */
 
-/* unicode_lower - the lowercase of one character alone; U+0130, whose lowercase is two, keeps its first. */
+/* unicode_lower - the lowercase of one character alone; U+0130, whose lowercase is two, keeps its
+ * first. */
 unsigned unicode_lower(unsigned code);
 
 #endif

@@ -4,7 +4,8 @@
 #include "src/base/utf8.h"
 #include "src/model/unicode.h"
 
-/* Printable Latin-1 characters stand for themselves, the other 68 bytes for U+0100 onward in order. */
+/* Printable Latin-1 characters stand for themselves, the other 68 bytes for U+0100 onward in
+ * order. */
 static bool stands_for_itself(unsigned c)
 {
     return (c >= 33 && c <= 126) || (c >= 161 && c <= 172) || (c >= 174 && c <= 255);

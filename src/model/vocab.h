@@ -1,7 +1,7 @@
 /* vocab - the tokens of a tokenizer: id, spelling in the file, and the bytes that they stand for.
  *
- * A file spells the bytes of ordinary tokens with 256 printable characters, the byte alphabet; a token
- * with any other character stands for its own UTF-8, and so do added tokens.
+ * A file spells the bytes of ordinary tokens with 256 printable characters, the byte alphabet; a
+ * token with any other character stands for its own UTF-8, and so do added tokens.
  */
 #ifndef TANDEM_MODEL_VOCAB_H
 #define TANDEM_MODEL_VOCAB_H
@@ -52,7 +52,8 @@ const struct token *vocab_token(const struct vocab *v, int64_t id);
 
 void vocab_free(struct vocab *v);
 
-/* byte_letter - the character of the byte alphabet for a byte, as UTF-8; returns its 1 or 2 bytes. */
+/* byte_letter - the character of the byte alphabet for a byte, as UTF-8; returns its 1 or 2
+ * bytes. */
 int byte_letter(unsigned char byte, char out[4]);
 
 #endif

@@ -250,8 +250,8 @@ static int lost(const struct window *w)
     return 0;
 }
 
-/* fetch of op bring. After one table's rows could not be had, the other tables' are not fetched, so that only
- * one cause is logged. */
+/* fetch of op bring. After one table's rows could not be had, the other tables' are not fetched, so
+ * that only one cause is logged. */
 static void fetch_rows(void *arg)
 {
     struct window_debt *o = arg;

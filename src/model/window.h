@@ -1,5 +1,5 @@
-/* window - R rows, the next tokens of S slots, packed slot after slot. Prompt chunks, plain decoding and
- * verification are the same window with other rows.
+/* window - R rows, the next tokens of S slots, packed slot after slot. Prompt chunks, plain
+ * decoding and verification are the same window with other rows.
  *
  * One writer a field:
  *   plan     seg, tok, segs, rows, pad, head, and what is derived from them (info)
@@ -7,13 +7,17 @@
  *   forward  logits, taps
  *   accept   choice, n_ok, next
  *   round    stamp, tapped
- * Host arrays are written before window_upload and read after the round's wait; d_ arrays are the device's.
+ * Host arrays are written before window_upload and read after the round's wait; d_ arrays are the
+ * device's.
  *
- * N-gram rows are fetched while the window runs, so that its start waits neither for a disk nor for decoding. Before it
- * runs it is only noted which rows it needs; a row that was noted and has not been fetched is owed:
+ * N-gram rows are fetched while the window runs, so that its start waits neither for a disk nor for
+ * decoding. Before it runs it is only noted which rows it needs; a row that was noted and has not
+ * been fetched is owed:
  *
- *   owe -> window queued -> ... layers before the first n-gram layer ... -> op bring: rows are there -> the layer
- *            \- ask, take, by whoever op bring says: where the call runs, or in the wait for a captured one
+ *   owe -> window queued -> ... layers before the first n-gram layer ... -> op bring: rows are
+ *   there -> the layer
+ *            \- ask, take, by whoever op bring says: where the call runs, or in the wait for a
+ *            captured one
  */
 #ifndef TANDEM_MODEL_WINDOW_H
 #define TANDEM_MODEL_WINDOW_H
@@ -63,7 +67,9 @@ struct window {
     struct segment seg[SLOTS_MAX];
     int32_t *tok;   /* [rows_max] */
     int segs, rows; /* rows of the segments, and pad more */
-    int pad; /* rows that fill a captured window up: they run like drafts of the last segment, and nobody looks */
+    /* rows that fill a captured window up: they run like drafts of the last segment, and nobody
+     * looks */
+    int pad;
     bool head; /* logits of every row are wanted; rows <= WINDOW_ROWS_SHARED then */
 
     /* device, by plan's upload */
@@ -102,7 +108,8 @@ struct window {
 int window_open(struct device *d, const struct model *m, int rows_max, struct window **out);
 void window_close(struct window *w);
 
-/* window_cancel - owed rows are not fetched any more; a device that waits for them ends its queue with -ECANCELED.
+/* window_cancel - owed rows are not fetched any more; a device that waits for them ends its queue
+ * with -ECANCELED.
  * order    before anything is closed that waits for the device; NULL is fine */
 void window_cancel(struct window *w);
 
@@ -112,8 +119,8 @@ void window_cancel(struct window *w);
 void window_clear(struct window *w);
 int window_add(struct window *w, int slot, const int32_t *tok, int len, int flags);
 
-/* window_pad - fill up to `rows` rows, behind the last window_add. The last segment's rows and the padding are
- * no more than a slot's largest window. */
+/* window_pad - fill up to `rows` rows, behind the last window_add. The last segment's rows and the
+ * padding are no more than a slot's largest window. */
 void window_pad(struct window *w, int rows);
 
 /* window_upload - window_note, then window_send. */
@@ -123,24 +130,27 @@ int window_upload(struct exec *x, struct slot_pool *p, struct window *w);
  * errors   -EOVERFLOW a row beyond the slot's context, named */
 int window_note(struct slot_pool *p, struct window *w);
 
-/* window_forget - drop the rows owed of table t: they were for a window that was described but never ran.
+/* window_forget - drop the rows owed of table t: they were for a window that was described but
+ * never ran.
  * errors   -EBUSY that window was launched and nobody has waited for it yet */
 int window_forget(struct window *w, int t);
 
-/* window_owe - the window needs n rows of table t, [rows][engram_ld[t]] values in all, named as row_store ask has them;
- * column and row are borrowed until the window has run. */
+/* window_owe - the window needs n rows of table t, [rows][engram_ld[t]] values in all, named as
+ * row_store ask has them; column and row are borrowed until the window has run. */
 void window_owe(struct window *w, int t, struct row_store *s, const struct row_table *table,
                 const int32_t *column, const int64_t *row, int n);
 
-/* window_ask - ask the store for all rows that are owed, so that it begins to read. Without this call that happens when
- * the first of them are fetched. An error shows later: it ends the queue where the rows are needed. */
+/* window_ask - ask the store for all rows that are owed, so that it begins to read. Without this
+ * call that happens when the first of them are fetched. An error shows later: it ends the queue
+ * where the rows are needed. */
 void window_ask(struct window *w);
 
-/* window_launched - a captured window runs from now on: what is owed stays noted until the queue's wait has fetched it. */
+/* window_launched - a captured window runs from now on: what is owed stays noted until the queue's
+ * wait has fetched it. */
 void window_launched(struct window *w);
 
-/* window_bring - queue op bring: from here on table t's rows are in engram[t]. Waits for nothing if none is owed. If the
- * store fails, its error ends the queue.
+/* window_bring - queue op bring: from here on table t's rows are in engram[t]. Waits for nothing if
+ * none is owed. If the store fails, its error ends the queue.
  * order    before the first op that reads them; may be captured, for equal rows */
 void window_bring(struct exec *x, struct window *w, int t);
 
@@ -152,12 +162,12 @@ void window_send(struct exec *x, const struct slot_pool *p, struct window *w);
 void window_fetch(struct exec *x, struct window *w);
 
 /* window_tapped - by forward, where the taps have been queued: queue what waits for them.
- * note     may be a section of op `side`. What it takes of x->tmp is given back by the caller, and only after the queue
- *          has waited for that section */
+ * note     may be a section of op `side`. What it takes of x->tmp is given back by the caller, and
+ *          only after the queue has waited for that section */
 void window_tapped(struct exec *x, struct window *w);
 
-/* window_stamp, window_fetch_stamps - queue a look at the device's clock, and the copy of all of them; may be
- * captured. */
+/* window_stamp, window_fetch_stamps - queue a look at the device's clock, and the copy of all of
+ * them; may be captured. */
 void window_stamp(struct exec *x, struct window *w, enum window_stamp s);
 void window_fetch_stamps(struct exec *x, struct window *w);
 

@@ -77,7 +77,7 @@ static int check(struct asked *q, const struct asking *a, const char *name)
     return code ? code : exit_code_of(STEP_DEVICE, choose_seed(q));
 }
 
-/* ---- jobs --------------------------------------------------------------------------------------- */
+/* ---- jobs ------------------------------------------------------------------------------------ */
 
 static int no_memory(void)
 {
@@ -347,7 +347,7 @@ int asked_job(const struct asking *a, const char *text, size_t bytes, const char
     return code;
 }
 
-/* ---- the command line --------------------------------------------------------------------------- */
+/* ---- the command line ------------------------------------------------------------------------ */
 
 static struct asked *one_more(struct asked_list *l)
 {

@@ -1,8 +1,8 @@
-/* asked - requests as users write them, on the command line or a line of JSON each, checked before any
- * rank is met.
+/* asked - requests as users write them, on the command line or a line of JSON each, checked before
+ * any rank is met.
  *
- * A line of a jobs file is one object. Its prompt is `prompt`, a text, or `ids`; everything else may be
- * missing and is then as on the command line. The fields are in docs/DECODE.md "requests".
+ * A line of a jobs file is one object. Its prompt is `prompt`, a text, or `ids`; everything else
+ * may be missing and is then as on the command line. The fields are in docs/DECODE.md "requests".
  */
 #ifndef TANDEM_RANK_ASKED_H
 #define TANDEM_RANK_ASKED_H
@@ -40,8 +40,8 @@ struct asking {
 };
 
 /* asked_read - everything that the command line gives; seeds that are missing are drawn and logged.
- * result   an exit code: of prompt.h; 65 what a job or an option asks for is wrong, the line and field
- *          named
+ * result   an exit code: of prompt.h; 65 what a job or an option asks for is wrong, the line and
+ *          field named
  * owns     asked_free gives back all, after an error too */
 int asked_read(const struct asking *a, struct asked_list *out);
 void asked_free(struct asked_list *l);

@@ -1,5 +1,5 @@
-/* bare - a group without a model: its links, sums, plan and clocks, for whoever wants to know what they carry
- * (bench --transport, preflight --meet).
+/* bare - a group without a model: its links, sums, plan and clocks, for whoever wants to know what
+ * they carry (bench --transport, preflight --meet).
  */
 #ifndef TANDEM_RANK_BARE_H
 #define TANDEM_RANK_BARE_H
@@ -21,8 +21,8 @@ struct bare {
     int code; /* of a failed open */
 };
 
-/* bare_open - the rank that cfg names; hub as in group_settings. Where threads of one process join over something else
- * than a hub they need no secret.
+/* bare_open - the rank that cfg names; hub as in group_settings. Where threads of one process join
+ * over something else than a hub they need no secret.
  *
  * in       slot_bytes of the sums (bf16 partials), words: longest message of the plan
  * errors   of all parts, with their exit code in b->code; bare_close in any case */

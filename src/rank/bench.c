@@ -40,7 +40,7 @@ void bench_add(struct bench_row *row, const struct tally *t)
     }
 }
 
-/* ---- one run ------------------------------------------------------------------------------------ */
+/* ---- one run --------------------------------------------------------------------------------- */
 
 static void print_table(const struct bench_row *row, int rows)
 {
@@ -146,7 +146,7 @@ int bench_print(const struct rank *k, const struct bench_row *row, int rows, boo
     return code == 0 && !exact ? CODE_NO : code;
 }
 
-/* ---- two runs ----------------------------------------------------------------------------------- */
+/* ---- two runs -------------------------------------------------------------------------------- */
 
 struct side {
     struct json *root;

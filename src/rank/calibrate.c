@@ -15,8 +15,8 @@
 #define RUNS_MAX 8
 #define PROMPT_MAX 240
 
-/* What is measured, one group after the other; the members of a group take turns, so that a drifting
- * clock reaches all of them alike. */
+/* What is measured, one group after the other; the members of a group take turns, so that a
+ * drifting clock reaches all of them alike. */
 static const struct group {
     int first, last; /* rows of one slot */
     int warm, runs;
@@ -61,7 +61,8 @@ static int32_t median_us(int64_t *ns, int n)
     return (int32_t)(us < INT32_MAX ? us : INT32_MAX);
 }
 
-/* One slot's windows of first .. last rows. Measured again, the lower median counts: clocks settle. */
+/* One slot's windows of first .. last rows. Measured again, the lower median counts: clocks
+ * settle. */
 static int measure_group(struct meter *m, const struct group *g)
 {
     int64_t ns[WINDOW_MAX + 1][RUNS_MAX], one;

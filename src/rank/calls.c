@@ -39,7 +39,7 @@ struct calls {
     struct kept kept[];
 };
 
-/* ---- what a call is about ------------------------------------------------------------------------ */
+/* ---- what a call is about -------------------------------------------------------------------- */
 
 static double mat_read(const struct mat *w)
 {
@@ -181,7 +181,7 @@ static void settle_experts(struct kept *k)
         k->call.bits2 = k->expert[0].q.bits2;
 }
 
-/* ---- the table ----------------------------------------------------------------------------------- */
+/* ---- the table ------------------------------------------------------------------------------- */
 
 static void note(struct calls *c, enum kind kind, const char *op, const void *args, size_t bytes)
 {
@@ -252,7 +252,7 @@ int calls_products(const struct calls *c, int i, const struct matmul_args **out)
     return k->kind == KIND_matmuls ? list->n : k->kind == KIND_matmul;
 }
 
-/* ---- a pass -------------------------------------------------------------------------------------- */
+/* ---- a pass ---------------------------------------------------------------------------------- */
 
 int calls_open(struct exec *x, int n, struct calls **out)
 {

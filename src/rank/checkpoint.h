@@ -1,8 +1,9 @@
-/* checkpoint - what packs and other checkpoints are made from: a folder, or weights made up for one.
+/* checkpoint - what packs and other checkpoints are made from: a folder, or weights made up for
+ * one.
  *
  *   FOLDER                config.json, tokenizer.json, weights
- *   synth:FOLDER          weights from a hash of their names, bf16; config.json alone is enough: without
- *                         a tokenizer.json a token is a byte
+ *   synth:FOLDER          weights from a hash of their names, bf16; config.json alone is enough:
+ *                         without a tokenizer.json a token is a byte
  *   synth+FORMAT:FOLDER   the same in a format of scheme.h, e.g. synth+exl3-v41:FOLDER
  */
 #ifndef TANDEM_RANK_CHECKPOINT_H

@@ -1,5 +1,5 @@
-/* cmd_bench.c owns what is measured and in which order; a speed counts only if every reply is what the
- * same request gets alone and serially. */
+/* cmd_bench.c owns what is measured and in which order; a speed counts only if every reply is what
+ * the same request gets alone and serially. */
 #include "src/base/clock.h"
 #include "src/base/json.h"
 #include "src/base/log.h"
@@ -69,7 +69,7 @@ static int prepare(struct job *j, struct rank *k)
     return code;
 }
 
-/* ---- running ------------------------------------------------------------------------------------ */
+/* ---- running --------------------------------------------------------------------------------- */
 
 static struct request request_of(const struct bench *b, int text, int heat, bool draft)
 {
@@ -107,7 +107,8 @@ static bool same_reply(const struct reply *a, const struct reply *b)
            memcmp(a->text.s, b->text.s, a->text.bytes) == 0;
 }
 
-/* Adds a group of replies that ran together to the row. While all of them decode, speed is steady. */
+/* Adds a group of replies that ran together to the row. While all of them decode, speed is
+ * steady. */
 static void add_group(struct bench *b, struct bench_row *row, const int *text, int heat,
                       const struct reply *reply, int n)
 {

@@ -1,9 +1,9 @@
-/* cmd_bench_device.c owns what is measured of one rank's device: whole windows by their rows, each op inside
- * one, each op alone with cold caches, and prompts that come in one chunk.
+/* cmd_bench_device.c owns what is measured of one rank's device: whole windows by their rows, each
+ * op inside one, each op alone with cold caches, and prompts that come in one chunk.
  *
- * The model, its weights and its rows are those of the config. With several ranks it is the first one's device, alone:
- * nobody is there to exchange with, so a sum is a rounding and what comes out of no meaning. Windows
- * follow a prompt of made-up ids and are never committed.
+ * The model, its weights and its rows are those of the config. With several ranks it is the first
+ * one's device, alone: nobody is there to exchange with, so a sum is a rounding and what comes out
+ * of no meaning. Windows follow a prompt of made-up ids and are never committed.
  */
 #include "kernels/backend.h"
 #include "src/base/clock.h"
@@ -83,7 +83,7 @@ static bool captures(const struct bench *b)
     return b->k->cfg.graphs != GRAPHS_OFF && b->k->dev->ops->caps & BACKEND_GRAPHS;
 }
 
-/* ---- a window ------------------------------------------------------------------------------------ */
+/* ---- a window -------------------------------------------------------------------------------- */
 
 /* A prompt of which all but the tail has run: windows of up to WINDOW_MAX rows follow it. */
 static int admit(struct bench *b)
@@ -173,7 +173,7 @@ static int nodes_of(struct bench *b, int *nodes)
     return err;
 }
 
-/* Median ns of the window as window_of has it, captured with launches that do not overlap; 0 without graphs. */
+/* Median ns of the window as window_of has it, captured without overlap; 0 without graphs. */
 static int apart_of(struct bench *b, int64_t *out)
 {
     const struct backend_ops *ops = b->k->dev->ops;
@@ -264,7 +264,7 @@ static int inside(struct bench *b, double *ns)
     return err;
 }
 
-/* ---- tables -------------------------------------------------------------------------------------- */
+/* ---- tables ---------------------------------------------------------------------------------- */
 
 /* Calls by op and shape; ns NULL: none. Returns how many lines. */
 static int gather(struct bench *b, const double *ns, struct line *line)
@@ -287,7 +287,8 @@ static int gather(struct bench *b, const double *ns, struct line *line)
     return n;
 }
 
-/* Share of the limit: the larger of bytes at the measured rate and weights as fast as they were ever decoded. */
+/* Share of the limit: the larger of bytes at the measured rate and weights as fast as they were
+ * ever decoded. */
 static double limit_share(const struct bench *b, double us, double bytes, double weights)
 {
     double ns = bytes / b->cold.copy_gbps, work = b->decode > 0 ? weights / b->decode : 0;
@@ -336,7 +337,7 @@ static void head(const struct bench *b, const char *what)
                "rows", "n", "us", "MB", "GB/s", "of copy", "of limit", "plain us", "bf16 us");
 }
 
-/* ---- windows ------------------------------------------------------------------------------------- */
+/* ---- windows --------------------------------------------------------------------------------- */
 
 static double pass_bytes(const struct bench *b)
 {
@@ -347,8 +348,8 @@ static double pass_bytes(const struct bench *b)
     return sum;
 }
 
-/* Share of a window that takes window_ns in which nothing runs, of ops that take us one after the other: it may take
- * less than these, because they overlap there. */
+/* Share of a window that takes window_ns in which nothing runs, of ops that take us one after the
+ * other: it may take less than these, because they overlap there. */
 static double idle_share(double us, int64_t window_ns)
 {
     return us * 1e3 < (double)window_ns ? 1 - us * 1e3 / (double)window_ns : 0;
@@ -479,7 +480,7 @@ static int windows(struct bench *b)
     return err;
 }
 
-/* ---- prompts ------------------------------------------------------------------------------------- */
+/* ---- prompts --------------------------------------------------------------------------------- */
 
 /* The first rows of another prompt, in one chunk; what it takes with launches and wait. */
 static int chunk_of(struct bench *b, int32_t *ids, int rows, int64_t *ns)
@@ -601,7 +602,7 @@ static int prompts(struct bench *b)
     return err;
 }
 
-/* ---- kernels ------------------------------------------------------------------------------------- */
+/* ---- kernels --------------------------------------------------------------------------------- */
 
 /* The product of the recorded pass that decodes the most weights a ns. */
 static int find_decode(struct bench *b, struct line *line)
@@ -666,7 +667,8 @@ static int kernels(struct bench *b)
     return err;
 }
 
-/* Call l of the window once, as a graph of its own with the name "alone" where the backend has graphs. */
+/* Call l of the window once, as a graph of its own with the name "alone" where the backend has
+ * graphs. */
 static int once(struct bench *b, const struct line *l, int *count)
 {
     const struct backend_ops *ops = b->k->dev->ops;
@@ -691,8 +693,8 @@ static int once(struct bench *b, const struct line *l, int *count)
     return err;
 }
 
-/* Each op of a one-row window that reads weights or states, once: a profiler can look at these and at nothing else,
- * and finds in `kernels` how many are whose, behind a note of the clock. */
+/* Each op of a one-row window that reads weights or states, once: a profiler can look at these and
+ * at nothing else, and finds in `kernels` how many are whose, behind a note of the clock. */
 static int profiled(struct bench *b)
 {
     struct line *line = malloc(CALLS_MAX * sizeof(*line));

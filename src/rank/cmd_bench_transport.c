@@ -1,11 +1,12 @@
-/* cmd_bench_transport.c owns `tandem bench --transport`: what every link carries that joins the ranks of a
- * config, without a model. Every rank runs the same calls; rank 0 prints.
+/* cmd_bench_transport.c owns `tandem bench --transport`: what every link carries that joins the
+ * ranks of a config, without a model. Every rank runs the same calls; rank 0 prints.
  *
- *   exchange   a sum of two ranks and more, by size: from its own call to its end. The transfer is the
- *              10th percentile of the wait behind a barrier, when nobody is late; what a rank waits
- *              beyond it, it waits for the others. The rank that waits least is the late one
+ *   exchange   a sum of two ranks and more, by size: from its own call to its end. The transfer is
+ *              the 10th percentile of the wait behind a barrier, when nobody is late; what a rank
+ *              waits beyond it, it waits for the others. The rank that waits least is the late one
  *   lag        how long after rank 0 another rank enters an exchange, by the clocks' offset
- *   mailbox    a frame of 512 bytes until the follower has it, and until rank 0 knows; long messages
+ *   mailbox    a frame of 512 bytes until the follower has it, and until rank 0 knows; long
+ *              messages
  *   perftest   what the programs of that name measure on the same port, where they are installed
  */
 #include "src/base/clock.h"
@@ -66,7 +67,7 @@ static double part_us(int64_t *t, int n, int percent)
     return (double)t[(n - 1) * percent / 100] / NS_PER_US;
 }
 
-/* ---- exchange --------------------------------------------------------------------------------- */
+/* ---- exchange -------------------------------------------------------------------------------- */
 
 /* One sum; in *wait_ns what of it was waiting. */
 static int64_t one_sum(struct rig *g, size_t n, int64_t *wait_ns)
@@ -162,7 +163,7 @@ static int exchanges(struct rig *g, size_t bytes, int *lag_calls)
     return 0;
 }
 
-/* ---- mailbox ---------------------------------------------------------------------------------- */
+/* ---- mailbox --------------------------------------------------------------------------------- */
 
 static int lead_frames(struct rig *g)
 {
@@ -238,7 +239,7 @@ static int mailbox(struct rig *g)
     return 0;
 }
 
-/* ---- perftest --------------------------------------------------------------------------------- */
+/* ---- perftest -------------------------------------------------------------------------------- */
 
 static const struct {
     const char *text;
@@ -287,7 +288,7 @@ static int run_perftests(struct rig *g)
     return r;
 }
 
-/* ---- links ------------------------------------------------------------------------------------ */
+/* ---- links ----------------------------------------------------------------------------------- */
 
 static void head(const struct config *c)
 {

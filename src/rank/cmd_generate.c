@@ -86,7 +86,7 @@ static int prepare(struct job *j, struct rank *k)
     return code ? code : want_all(g);
 }
 
-/* ---- JSON --------------------------------------------------------------------------------------- */
+/* ---- JSON ------------------------------------------------------------------------------------ */
 
 static void put_logprobs(struct json_writer *w, const struct reply *r)
 {
@@ -166,10 +166,10 @@ static int print_json(const struct generate *g, const struct wanted *of, const s
     return exit_code_of(STEP_WRITE, err);
 }
 
-/* ---- replies ------------------------------------------------------------------------------------ */
+/* ---- replies --------------------------------------------------------------------------------- */
 
-/* The process is being ended while the round's thread computes: every request gets its answer all the
- * same. What a reply has so far is that thread's. */
+/* The process is being ended while the round's thread computes: every request gets its answer all
+ * the same. What a reply has so far is that thread's. */
 static void answer_late(void *arg, const char *why)
 {
     struct generate *g = (struct generate *)arg;

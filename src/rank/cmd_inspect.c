@@ -62,7 +62,8 @@ static enum part part_of(const char *name)
     return REST;
 }
 
-/* How many of a layer's routed experts a token meets, by the config's own words for both numbers. */
+/* How many of a layer's routed experts a token meets, by the config's own words for both
+ * numbers. */
 static double picked(const struct pack *p)
 {
     static const char *const many[] = { "n_routed_experts", "num_experts", "num_local_experts" };

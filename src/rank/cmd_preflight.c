@@ -1,5 +1,5 @@
-/* cmd_preflight.c owns `tandem preflight`: the facts of this machine, or the verdict on those of all
- * of them. */
+/* cmd_preflight.c owns `tandem preflight`: the facts of this machine, or the verdict on those of
+ * all of them. */
 #include "src/base/log.h"
 #include "src/rank/commands.h"
 #include "src/rank/exit_code.h"

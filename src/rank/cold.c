@@ -1,4 +1,5 @@
-/* cold.c owns the memory that is written between calls, and what is queued between two notes of the clock. */
+/* cold.c owns the memory that is written between calls, and what is queued between two notes of the
+ * clock. */
 #include "src/rank/cold.h"
 
 #include "kernels/backend.h"
@@ -37,7 +38,7 @@ static void note(struct cold *c, int i)
     c->q->ops->op->stamp(c->q, &(struct stamp_args){ .at = c->at + i, .name = "cold" });
 }
 
-/* ---- what is timed ------------------------------------------------------------------------------- */
+/* ---- what is timed --------------------------------------------------------------------------- */
 
 static void nothing(struct cold *c, int i)
 {
@@ -178,10 +179,10 @@ int cold_matrix_rate(struct cold *c, double *tflops)
     return r;
 }
 
-/* ---- memory -------------------------------------------------------------------------------------- */
+/* ---- memory ---------------------------------------------------------------------------------- */
 
-/* Pairs of bf16 numbers between 0.5 and 1 of either sign, and as f32 finite as well: products of zeros would be
- * faster than any of numbers. */
+/* Pairs of bf16 numbers between 0.5 and 1 of either sign, and as f32 finite as well: products of
+ * zeros would be faster than any of numbers. */
 static int fill(struct cold *c)
 {
     uint32_t *pair = malloc(c->spill_cols * sizeof(*pair)), state = 1;

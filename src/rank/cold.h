@@ -1,8 +1,8 @@
-/* cold - one call of a recorded pass, alone on the device with caches that hold none of what it reads; and the
- * same products by other means, to compare.
+/* cold - one call of a recorded pass, alone on the device with caches that hold none of what it
+ * reads; and the same products by other means, to compare.
  *
- * Between two calls more memory is written than the caches hold; calls, writes and notes of the clock are one graph
- * where the backend has graphs. */
+ * Between two calls more memory is written than the caches hold; calls, writes and notes of the
+ * clock are one graph where the backend has graphs. */
 #ifndef TANDEM_RANK_COLD_H
 #define TANDEM_RANK_COLD_H
 
@@ -35,11 +35,13 @@ struct cold {
 int cold_open(struct queue *q, const struct calls *calls, bool graphs, struct cold *c);
 void cold_close(struct cold *c);
 
-/* cold_find_blas - from now on cold_blas has its library, if there is one.   errors   those of blas_open below 0 */
+/* cold_find_blas - from now on cold_blas has its library, if there is one.
+ * errors   those of blas_open below 0 */
 int cold_find_blas(struct cold *c);
 
-/* cold_time - us of call i.   cold_plain, cold_blas - us of its products by kernels/plain.h instead; by bf16
- * numbers that mean nothing.
+/* cold_time - us of call i.
+ * cold_plain, cold_blas - us of its products by kernels/plain.h instead; by bf16 numbers that mean
+ * nothing.
  * errors   1: it has no products, or they are not to be had that way; those of the queue */
 int cold_time(struct cold *c, int i, double *us);
 int cold_plain(struct cold *c, int i, double *us);

@@ -1,8 +1,9 @@
 /* control - who the ranks are, that they agree, that they live, and how they end together.
  *
  * A group is all ranks of one decoder. It opens only when every rank proved that it knows the
- * secret and all agreed on version, world and config; packs are compared when they are there. It hands
- * out connected links to every peer; it watches the peers until the end; and it ends on all ranks or on none:
+ * secret and all agreed on version, world and config; packs are compared when they are there. It
+ * hands out connected links to every peer; it watches the peers until the end; and it ends on all
+ * ranks or on none:
  *
  *   open -> SERVING -> group_stop -> close            planned: a peer that hangs up afterwards is
  *                                                     no fault
@@ -30,11 +31,22 @@ struct comm_hub;
 struct group_hub;
 
 /* GROUP_SPARE: TCP for the plan, where its links are rdma and may not come about */
-enum group_channel { GROUP_WINDOWS = 0, GROUP_DRAFT = 1, GROUP_PLAN = 2, GROUP_SPARE = 3, GROUP_CHANNELS };
+enum group_channel {
+    GROUP_WINDOWS = 0,
+    GROUP_DRAFT = 1,
+    GROUP_PLAN = 2,
+    GROUP_SPARE = 3,
+    GROUP_CHANNELS
+};
 
 enum group_cancel { CANCEL_NOT, CANCEL_ASKED, CANCEL_SILENT }; /* silent: without a line about it */
 
-enum { GROUP_REASON_BYTES = 256, GROUP_DIGEST_BYTES = 32, GROUP_MARK_PARTS = 8, GROUP_WORLD_MAX = 8 };
+enum {
+    GROUP_REASON_BYTES = 256,
+    GROUP_DIGEST_BYTES = 32,
+    GROUP_MARK_PARTS = 8,
+    GROUP_WORLD_MAX = 8
+};
 
 struct group_settings {
     int rank, world;
@@ -46,7 +58,8 @@ struct group_settings {
     const char *const *hosts; /* [world], or NULL: all on 127.0.0.1 */
     int port;                 /* rank 0's; 0 is refused */
     const char *secret;       /* file of at least 32 bytes, mode 0600; loop needs none */
-    int no_secret;            /* ranks that are threads of one process: no file, loopback addresses only */
+    /* ranks that are threads of one process: no file, loopback addresses only */
+    int no_secret;
     int connect_timeout_ms, heartbeat_ms, peer_timeout_ms;
     int stall_ms;                    /* an order of which no rank gets on for so long is a fault */
     const struct progress *progress; /* of this rank, in every heartbeat; NULL: none */
@@ -55,7 +68,8 @@ struct group_settings {
     int listener;      /* of group_listen, taken by open; 0: open listens itself */
     const atomic_int
         *cancel; /* enum group_cancel, or NULL: open returns -ECANCELED within 100 ms */
-    /* or NULL; once, on whichever thread noticed, after the links were aborted; why: group_reason */
+    /* or NULL; once, on whichever thread noticed, after the links were aborted; why:
+     * group_reason */
     void (*on_fail)(void *arg, const char *why);
     void *on_fail_arg;
 };
@@ -78,13 +92,14 @@ struct group_settings {
  */
 int group_open(const struct group_settings *s, struct group **out);
 
-/* group_listen - rank 0 of processes takes its port; whoever comes before open waits in its queue. *fd
+/* group_listen - rank 0 of processes takes its port; whoever comes before open waits in its queue.
+ * *fd
  * is 0 where there is nothing to listen at. errors   as open */
 int group_listen(const struct group_settings *s, int *fd);
 void group_unlisten(int fd);
 
-/* group_compare - the packs of all ranks: a barrier that carries a mark of each, GROUP_MARK_PARTS words
- * of 4 bytes; what: the part that each word stands for. Never in a round.
+/* group_compare - the packs of all ranks: a barrier that carries a mark of each, GROUP_MARK_PARTS
+ * words of 4 bytes; what: the part that each word stands for. Never in a round.
  * errors   -EINVAL this rank's differs from one that it sees, which ends the group; as barrier */
 int group_compare(struct group *g, const char *const what[GROUP_MARK_PARTS],
                   const uint8_t mark[GROUP_DIGEST_BYTES], int timeout_ms);
@@ -98,8 +113,8 @@ int group_vote(struct group *g, bool yes, int timeout_ms);
  * is 70, whatever its errno. */
 int group_exit_code(int r);
 
-/* group_link - the connected link to a peer on a channel, NULL on one that is not open (of those with rank 0 windows
- * and plan are); owned by the group */
+/* group_link - the connected link to a peer on a channel, NULL on one that is not open (of those
+ * with rank 0 windows and plan are); owned by the group */
 struct link *group_link(struct group *g, int peer, enum group_channel channel);
 
 /* group_failed - 0, or the negative errno of the first cause. A load; any thread. */
@@ -113,12 +128,12 @@ const char *group_reason(const struct group *g);
  * first cause, of whatever rank, wins; later ones are ignored. Logs it. Any thread. */
 __attribute__((format(printf, 3, 4))) void group_fail(struct group *g, int r, const char *fmt, ...);
 
-/* group_decline - as group_fail, of a rank that has logged why and leaves by itself: nothing is logged, on_fail is not
- * called */
+/* group_decline - as group_fail, of a rank that has logged why and leaves by itself: nothing is
+ * logged, on_fail is not called */
 void group_decline(struct group *g, int r, const char *why);
 
-/* group_sums - the comm whose waits end when the group fails, until another one or NULL is named: whoever closes it
- * names NULL first. The group aborts it at once if it has failed already. */
+/* group_sums - the comm whose waits end when the group fails, until another one or NULL is named:
+ * whoever closes it names NULL first. The group aborts it at once if it has failed already. */
 void group_sums(struct group *g, struct comm *c);
 
 /* group_stop - this rank leaves as planned; what the peers do afterwards is no fault */

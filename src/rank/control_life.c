@@ -1,9 +1,9 @@
 /* control_life - the thread of a group over TCP, and what other threads may do with the group.
  *
  * The thread sends heartbeats, reads frames, asks the links' devices for news and notices ends; it
- * shares no lock that anybody holds while loading, logging to a disk or waiting for a device. Frames
- * to peers never wait: a socket that is full for a notice of 64 bytes belongs to a peer that has
- * stopped reading long ago.
+ * shares no lock that anybody holds while loading, logging to a disk or waiting for a device.
+ * Frames to peers never wait: a socket that is full for a notice of 64 bytes belongs to a peer that
+ * has stopped reading long ago.
  */
 #include "src/rank/control_tcp.h"
 

@@ -29,7 +29,7 @@ struct control_peer {
 struct control {
     struct group base;
     int heartbeat_ms, peer_timeout_ms, stall_ms;
-    struct stall stall;              /* the thread's, and so is the machine's memory */
+    struct stall stall; /* the thread's, and so is the machine's memory */
     uint64_t available;
     int64_t weighed_ns;
     struct control_peer peer[GROUP_WORLD_MAX];

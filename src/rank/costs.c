@@ -22,8 +22,8 @@
 #define PROGRAM_BYTES ((size_t)1 << 30)
 #define NESTING 4
 
-/* Numbers 1 .. INT32_MAX, at least `least` and at most `most` of them, into out[1 ..]. The count, or
- * -EINVAL. */
+/* Numbers 1 .. INT32_MAX, at least `least` and at most `most` of them, into out[1 ..]. The count,
+ * or -EINVAL. */
 static int read_list(const struct json *o, const char *name, int least, int most, int32_t *out,
                      char *why, size_t cap)
 {

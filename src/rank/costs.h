@@ -2,9 +2,9 @@
  *
  *   {"key": "...", "window_us": [C(1), C(2), ...], "draft_us": [D(1), ...]}
  *
- * The setting `costs` names such a file; `auto` keeps a measured one in the cache under a name made of
- * all that it depends on, which is also its key: version, weights, ranks and what joins them, threads,
- * backend, slots, context, rows, numerics, drafter.
+ * The setting `costs` names such a file; `auto` keeps a measured one in the cache under a name made
+ * of all that it depends on, which is also its key: version, weights, ranks and what joins them,
+ * threads, backend, slots, context, rows, numerics, drafter.
  */
 #ifndef TANDEM_RANK_COSTS_H
 #define TANDEM_RANK_COSTS_H
@@ -17,8 +17,8 @@ struct rank;
  * errors   of file_read; -EINVAL naming the file */
 int costs_read(const char *path, struct cost_table *out);
 
-/* costs_find - the table that an earlier start of the same ranks has kept; a file that is none is as
- * good as none, with a warning.
+/* costs_find - the table that an earlier start of the same ranks has kept; a file that is none is
+ * as good as none, with a warning.
  * result   0, or 1: there is none */
 int costs_find(const struct rank *k, struct cost_table *out);
 

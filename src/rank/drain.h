@@ -3,9 +3,9 @@
  *   SIGINT, SIGTERM   the first asks to finish the round and leave, the second kills
  *   SIGUSR1           a report of the rounds so far goes to the log
  *
- * A thread waits for the signals; every other thread has them blocked. Ranks that wait for each other
- * stop waiting; a rank that loads has nothing to finish and looks at nothing: there the first signal
- * to leave ends the process at once with code 130.
+ * A thread waits for the signals; every other thread has them blocked. Ranks that wait for each
+ * other stop waiting; a rank that loads has nothing to finish and looks at nothing: there the first
+ * signal to leave ends the process at once with code 130.
  */
 #ifndef TANDEM_RANK_DRAIN_H
 #define TANDEM_RANK_DRAIN_H

@@ -1,8 +1,10 @@
-/* embed NAME FILE OUT - write FILE as C: struct report_asset NAME. Runs when the program is built. */
+/* embed NAME FILE OUT - write FILE as C: struct report_asset NAME. Runs when the program is
+ * built. */
 #include <stdio.h>
 #include <string.h>
 
-/* The bytes go into a script or style element of a page as they are: what ends it may not be in them. */
+/* The bytes go into a script or style element of a page as they are: what ends it may not be in
+ * them. */
 static const char *const ends[] = { "</script", "</style" };
 
 static int failed(const char *why, const char *path)

@@ -128,7 +128,7 @@ struct gate {
     const struct options *o;
     bool full;
     struct rank_keep keep; /* of the jobs of a world, where it is the only one */
-    unsigned wanted; /* bits by enum gate_id */
+    unsigned wanted;       /* bits by enum gate_id */
     struct gate_prompt prompt[GATE_PROMPTS_MAX];
     int prompts; /* the last one is the document */
     struct gate_mode mode[GATE_MODES];

@@ -17,8 +17,8 @@ struct group_ops {
      * any thread */
     void (*tell)(struct group *g, int r, const char *text);
     void (*stop)(struct group *g);
-    /* barrier - whoever passes has in g->peer_mark what the peers brought to this very one: a peer that has passed may
-     * be at the next already */
+    /* barrier - whoever passes has in g->peer_mark what the peers brought to this very one: a peer
+     * that has passed may be at the next already */
     int (*barrier)(struct group *g, int timeout_ms, const uint8_t *mark);
     /* close - everything but the links; frees g */
     void (*close)(struct group *g);
@@ -67,8 +67,8 @@ int group_settings_check(const struct group_settings *s);
  * us, on_fail, abort the comm. Later ones are ignored. Logs text. */
 void group_fault(struct group *g, int r, int tell, const char *text);
 
-/* group_heard - what an error r of a peer is here: a shortage of memory is one of the group, anything
- * else is a peer that failed */
+/* group_heard - what an error r of a peer is here: a shortage of memory is one of the group,
+ * anything else is a peer that failed */
 static inline int group_heard(int r)
 {
     return r == -ENOMEM ? r : -EREMOTEIO;
@@ -87,7 +87,8 @@ struct body_agree;
 int group_agree(const struct body_agree *mine, const struct body_agree *theirs, int peer);
 
 /* group_differ - the sentence about two packs, by their marks */
-void group_differ(const char *const *what, const uint8_t *mine, const uint8_t *theirs, int peer, char *out, size_t cap);
+void group_differ(const char *const *what, const uint8_t *mine, const uint8_t *theirs, int peer,
+                  char *out, size_t cap);
 
 /* the implementers of group_open */
 int group_loop_open(const struct group_settings *s, struct group **out);

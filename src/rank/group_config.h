@@ -1,4 +1,5 @@
-/* group_config - the group that a config asks for: the one place that turns settings into those of a group. */
+/* group_config - the group that a config asks for: the one place that turns settings into those of
+ * a group. */
 #ifndef TANDEM_RANK_GROUP_CONFIG_H
 #define TANDEM_RANK_GROUP_CONFIG_H
 

@@ -62,7 +62,8 @@ static int lead_all(struct job *j, struct rounds *r)
     if (code != 0)
         return code;
     watch_answers(r->k->watch, j->answer, j);
-    code = j->alone ? CODE_DONE : calibrate(l); /* what windows cost a rank alone is no price of the group's */
+    /* what windows cost a rank alone is no price of the group's */
+    code = j->alone ? CODE_DONE : calibrate(l);
     if (code == 0)
         code = j->lead(j, l);
     else if (j->answer)

@@ -14,12 +14,16 @@ struct job {
     int (*prepare)(struct job *j, struct rank *k);
     /* lead - rank 0, when all ranks are ready.   result   an exit code */
     int (*lead)(struct job *j, struct lead *l);
-    /* answer - or NULL: the ranks have failed, or are being ended while their rounds' thread computes, and
-     * whoever asked is to hear it. Any thread; once or twice, and lead may be running */
+    /* answer - or NULL: the ranks have failed, or are being ended while their rounds' thread
+     * computes, and whoever asked is to hear it. Any thread; once or twice, and lead may be
+     * running */
     void (*answer)(void *job, const char *why);
     struct drain *drain; /* NULL: job_run opens one. Jobs behind each other share one */
-    bool alone; /* rank 0 of the config's, without the others: what it computes is of no use, but takes its time */
-    struct rank_keep *keep; /* or NULL: weights that stay for the next job, of the rank that is this process */
+    /* rank 0 of the config's, without the others: what it computes is of no use, but takes its
+     * time */
+    bool alone;
+    /* or NULL: weights that stay for the next job, of the rank that is this process */
+    struct rank_keep *keep;
 };
 
 /* job_run - result: the exit code of the process. */

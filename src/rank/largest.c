@@ -1,4 +1,5 @@
-/* largest.c owns the windows that are only looked at: as large as the bounds allow, and never run. */
+/* largest.c owns the windows that are only looked at: as large as the bounds allow, and never
+ * run. */
 #include "src/rank/largest.h"
 
 #include <errno.h>

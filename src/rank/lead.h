@@ -75,14 +75,14 @@ int lead_add(struct lead *l, const struct request *q, struct reply *out);
  * errors   1 no stream is left; of round.h */
 int lead_step(struct lead *l);
 
-/* lead_cancel - whoever asked for this reply no longer wants it: what has landed stays, and its slot is
- * free. Nothing if the reply is done.
+/* lead_cancel - whoever asked for this reply no longer wants it: what has landed stays, and its
+ * slot is free. Nothing if the reply is done.
  * order    between two steps
  * errors   of round.h */
 int lead_cancel(struct lead *l, const struct reply *out);
 
-/* lead_ends - fn(arg, slot, out) sees each reply that is over while its slot is still taken, at the position
- * that has landed: what gates digest. NULL: nobody.
+/* lead_ends - fn(arg, slot, out) sees each reply that is over while its slot is still taken, at the
+ * position that has landed: what gates digest. NULL: nobody.
  * errors   what fn returns ends the round as the rank's own error */
 typedef int ends_fn(void *arg, int slot, const struct reply *out);
 void lead_ends(struct lead *l, ends_fn *fn, void *arg);

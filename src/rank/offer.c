@@ -35,7 +35,8 @@ static bool host_drafter(const struct offers *o)
     return k->drafter->block > 0 && k->drafter != k->copies && !device_drafter(o);
 }
 
-/* Copies beside another drafter have to be worth more than that one's drafts, so they need prices. */
+/* Copies beside another drafter have to be worth more than that one's drafts, so they need
+ * prices. */
 static bool copies(const struct offers *o)
 {
     const struct rank *k = o->r->k;
@@ -69,7 +70,7 @@ void offer_end(struct offers *o, int slot)
     o->slot[slot] = (struct offer){ 0 };
 }
 
-/* ---- sources ------------------------------------------------------------------------------------ */
+/* ---- sources --------------------------------------------------------------------------------- */
 
 /* Drafts cut to what may become text: nothing can land behind an end token. */
 static int cut(const struct offers *o, const struct offer_at *at, const int32_t *draft, int n)
@@ -126,7 +127,7 @@ static void take_drafts(struct offers *o, const struct offer_at *at)
                               : means_q(&s->means, at->alone, j));
 }
 
-/* ---- depth -------------------------------------------------------------------------------------- */
+/* ---- depth ----------------------------------------------------------------------------------- */
 
 static void as_chances(const struct offer *s, double q[WINDOW_MAX])
 {
@@ -169,7 +170,8 @@ int offer_most(const struct offers *o, int slot, bool alone)
     return most > 0 ? most : 1;
 }
 
-/* A copy is taken for what it earns over the model's drafts, both at the rate of rounds without copies. */
+/* A copy is taken for what it earns over the model's drafts, both at the rate of rounds without
+ * copies. */
 static void choose_copy(struct offers *o, const struct offer_at *at)
 {
     struct rank *k = o->r->k;
@@ -202,8 +204,8 @@ static void choose_copy(struct offers *o, const struct offer_at *at)
     s->cost_us = us;
 }
 
-/* A slot that has begun to copy goes on copying, without draft passes, as long as copies alone earn more
- * than a window without drafts. */
+/* A slot that has begun to copy goes on copying, without draft passes, as long as copies alone earn
+ * more than a window without drafts. */
 static bool copy_goes_on(const struct offers *o, const struct offer *s)
 {
     double q[WINDOW_MAX];
@@ -292,7 +294,7 @@ void offer_fill(struct offers *o, const int *slot, int n, int bucket)
         o->slot[slot[i]].k = share[i].k;
 }
 
-/* ---- the pass behind the windows ---------------------------------------------------------------- */
+/* ---- the pass behind the windows ------------------------------------------------------------- */
 
 unsigned offer_ask(struct offers *o, const struct offer_at *at, int n)
 {
@@ -307,7 +309,8 @@ unsigned offer_ask(struct offers *o, const struct offer_at *at, int n)
         inputs[at[i].slot] = s->inputs;
         if (!s->passes)
             continue;
-        /* The next round has one token less to land, and the slot may have gone on without passes. */
+        /* The next round has one token less to land, and the slot may have gone on without
+         * passes. */
         s->due = at[i].left > LEFT_OF_USE && (!o->priced || pass_wanted(&s->skip));
         if (s->due && s->source != SOURCE_COPY)
             may |= 1u << at[i].slot;
@@ -331,7 +334,7 @@ void offer_ran(struct offers *o, const int *slot, int n)
     spec_collected(&o->spec);
 }
 
-/* ---- evidence ----------------------------------------------------------------------------------- */
+/* ---- evidence -------------------------------------------------------------------------------- */
 
 static void watch_drafts(struct offers *o, int slot, int a)
 {

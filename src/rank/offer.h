@@ -1,10 +1,10 @@
-/* offer - what a window of a stream verifies besides its pending token: where its drafts come from, how
- * many of them, and whether a draft pass runs behind the window for the next round.
+/* offer - what a window of a stream verifies besides its pending token: where its drafts come from,
+ * how many of them, and whether a draft pass runs behind the window for the next round.
  *
  *   begin -> (need -> [a pass] -> choose -> order_round -> landed) ... -> end
  *
- * Drafts are the model's drafter's, or copied from the text where that is worth more. Every choice here
- * changes speed and nothing else; none of them reads a clock.
+ * Drafts are the model's drafter's, or copied from the text where that is worth more. Every choice
+ * here changes speed and nothing else; none of them reads a clock.
  */
 #ifndef TANDEM_RANK_OFFER_H
 #define TANDEM_RANK_OFFER_H
@@ -81,12 +81,12 @@ bool offer_drafts(const struct offers *o);
 void offer_begin(struct offers *o, int slot, bool drafts, const struct sampler *s);
 void offer_end(struct offers *o, int slot);
 
-/* offer_need - whether a draft pass has to run now, before the choice: the last window's did not, or
- * what it proposed cannot be used. Once a round. */
+/* offer_need - whether a draft pass has to run now, before the choice: the last window's did not,
+ * or what it proposed cannot be used. Once a round. */
 bool offer_need(struct offers *o, const struct offer_at *at);
 
-/* offer_most - drafts that the slot's next pass is worth, where each of them is a pass of its own; 0: as
- * many as the drafter makes. */
+/* offer_most - drafts that the slot's next pass is worth, where each of them is a pass of its own;
+ * 0: as many as the drafter makes. */
 int offer_most(const struct offers *o, int slot, bool alone);
 
 /* offer_choose - fill o->slot[at->slot]: source, offered, k. After the passes that were needed. */
@@ -96,7 +96,8 @@ void offer_choose(struct offers *o, const struct offer_at *at);
  * in       n slots that share a round whose windows are padded to `bucket` rows */
 void offer_fill(struct offers *o, const int *slot, int n, int bucket);
 
-/* offer_ask - bits by slot of those in `may` for which a pass is queued behind this round's windows. */
+/* offer_ask - bits by slot of those in `may` for which a pass is queued behind this round's
+ * windows. */
 unsigned offer_ask(struct offers *o, const struct offer_at *at, int n);
 
 /* offer_ran - the round has run: what its windows accepted is in the seats. */

@@ -56,7 +56,8 @@ struct options {
     bool help;
     struct given given[GIVEN_MAX]; /* in the line's order */
     int givens;
-    bool markers, no_bos, special, json, verify, compare, transport, meet, windows, kernels, profile;
+    bool markers, no_bos, special, json, verify, compare, transport, meet, windows, kernels,
+        profile;
     int max_tokens, top;
     struct sampler sampler;
     bool seeded;

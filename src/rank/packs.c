@@ -119,8 +119,8 @@ static int layout_of(const struct config *cfg, enum layout *out)
     return r;
 }
 
-static int from_cache(const struct config *cfg, enum layout layout, bool make,
-                      enum exit_step *step, char path[PATH_CAP])
+static int from_cache(const struct config *cfg, enum layout layout, bool make, enum exit_step *step,
+                      char path[PATH_CAP])
 {
     struct checkpoint_settings s = { .model = cfg->model,
                                      .rank = cfg->rank,
@@ -145,8 +145,8 @@ static int from_cache(const struct config *cfg, enum layout layout, bool make,
 
 /* ---- packs ----------------------------------------------------------------------------------- */
 
-/* A folder of packs has those of some ranks, on the machine of one rank perhaps its own alone. The one of
- * `rank` if it is there, else the first one; -1 if there is none.
+/* A folder of packs has those of some ranks, on the machine of one rank perhaps its own alone. The
+ * one of `rank` if it is there, else the first one; -1 if there is none.
  */
 static int pack_in(const char *folder, int rank)
 {

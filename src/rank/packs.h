@@ -49,7 +49,8 @@ void blueprint_close(struct blueprint *b);
  * errors   those of the files and of pack_write; *step says which code they have */
 int packs_write(const struct checkpoint_settings *s, const char *path, enum exit_step *step);
 
-/* packs_match - 1 if a pack is what packs_write would write, as far as names, sizes and times of the
+/* packs_match - 1 if a pack is what packs_write would write, as far as names, sizes and times of
+ * the
  * checkpoint's files tell; 0 if not.   errors   those of packs_write */
 int packs_match(const struct checkpoint_settings *s, const struct pack *p, enum exit_step *step);
 

@@ -1,14 +1,16 @@
 /* parts - what a round queues on the device, part by part, eagerly or as graphs.
  *
  *   WINDOW  upload, forward pass, choices, accept counts, commit, copy to the host
- *                                                      by (rows, segments, class of choices, ingest)
+ *                                                      by (rows, segments, class of choices,
+ *                                                      ingest)
  *   DRAFT   the drafter's context rows, and a pass from what WINDOW has committed
- *                                                      by (rows, segments, slots and length of the pass)
+ *                                                      by (rows, segments, slots and length of the
+ *                                                      pass)
  *
- * Every position, token, length and sampler is read from device memory, where a launch puts it anew; no
- * buffer that a graph knows ever moves. Kernels are launched for the capacity of a slot and end early, so
- * that one graph serves every context. With graphs rows are padded to a bucket (window.h). Where a step of a
- * part ends, the device's clock is noted.
+ * Every position, token, length and sampler is read from device memory, where a launch puts it
+ * anew; no buffer that a graph knows ever moves. Kernels are launched for the capacity of a slot
+ * and end early, so that one graph serves every context. With graphs rows are padded to a bucket
+ * (window.h). Where a step of a part ends, the device's clock is noted.
  */
 #ifndef TANDEM_RANK_PARTS_H
 #define TANDEM_RANK_PARTS_H
@@ -24,10 +26,10 @@ struct proposal;
 
 /* What of a round is wanted. */
 struct parts_order {
-    bool window;           /* the window of k->win */
-    bool dropped;          /* its outcome is not committed: it was run to measure */
-    bool observe;          /* its rows are worth observing, behind it */
-    bool ingest; /* the same inside it, as soon as its taps are there (setting early_ingest) */
+    bool window;  /* the window of k->win */
+    bool dropped; /* its outcome is not committed: it was run to measure */
+    bool observe; /* its rows are worth observing, behind it */
+    bool ingest;  /* the same inside it, as soon as its taps are there (setting early_ingest) */
     struct proposal *pass; /* NULL: no draft pass */
 };
 
@@ -48,7 +50,8 @@ void parts_close(struct parts *p);
  * errors   of the comm's barrier, of the ops */
 int parts_warm(struct parts *p);
 
-/* parts_bucket - rows of a window that has so many, the last segment last_len of them; 0: as it is. */
+/* parts_bucket - rows of a window that has so many, the last segment last_len of them; 0: as it
+ * is. */
 int parts_bucket(const struct parts *p, int rows, int last_len);
 
 /* parts_run - queue it all; the window is staged (accept_stage) and noted.

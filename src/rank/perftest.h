@@ -1,6 +1,8 @@
-/* perftest - what ib_write_lat and ib_write_bw measure on the link between rank 0 and rank 1, beside figures of our own.
+/* perftest - what ib_write_lat and ib_write_bw measure on the link between rank 0 and rank 1,
+ * beside figures of our own.
  *
- * The programs are a package of their own (perftest) and are run as they are: rank 0 serves, rank 1 asks.
+ * The programs are a package of their own (perftest) and are run as they are: rank 0 serves, rank 1
+ * asks.
  */
 #ifndef TANDEM_RANK_PERFTEST_H
 #define TANDEM_RANK_PERFTEST_H

@@ -68,7 +68,8 @@ int placing_of(const struct config *c, int workers, bool proxy, struct placing *
     *out = nowhere;
     if (strcmp(c->pin, "off") == 0)
         return 0;
-    /* Several ranks here are a trial, and there may be other trials: all would take the same processors. */
+    /* Several ranks here are a trial, and there may be other trials: all would take the same
+     * processors. */
     if (automatic && (c->ranks == 1 || config_neighbours(c, &place) > 1))
         return 0;
     if (strcmp(c->link, "rdma") == 0 && config_host(c, c->rank, host, sizeof(host)) == 0)

@@ -95,7 +95,7 @@ static void put_file_digest(struct facts *f, const char *key, const char *path)
         close(fd);
 }
 
-/* ---- machine ---------------------------------------------------------------------------------- */
+/* ---- machine --------------------------------------------------------------------------------- */
 
 static void put_cuda(struct facts *f)
 {
@@ -112,8 +112,8 @@ static void put_cuda(struct facts *f)
     json_close(root);
 }
 
-/* Its clock and what holds it back, as the driver's own program says it: a GB10 that came up in a low power state
- * decodes at a third of its speed and looks well otherwise. */
+/* Its clock and what holds it back, as the driver's own program says it: a GB10 that came up in a
+ * low power state decodes at a third of its speed and looks well otherwise. */
 static void put_gpu(struct facts *f)
 {
     const char *ask =
@@ -202,7 +202,7 @@ static void put_disk(struct facts *f, const char *cache)
                   (unsigned long long)v.f_bavail * v.f_frsize >> 20, path);
 }
 
-/* ---- network ---------------------------------------------------------------------------------- */
+/* ---- network --------------------------------------------------------------------------------- */
 
 static int resolve(const char *host, struct sockaddr_storage *out, socklen_t *n)
 {
@@ -291,7 +291,8 @@ static void put_network(struct facts *f, const struct config *c)
         put_port(f, host, c->port);
 }
 
-/* The slot that the device sits in: a device that came up at a part of its speed, or in half a slot. */
+/* The slot that the device sits in: a device that came up at a part of its speed, or in half a
+ * slot. */
 static void put_slot(struct facts *f, const char *device)
 {
     static const char *const what[] = { "current_link_speed", "current_link_width",
@@ -335,7 +336,7 @@ static void put_rdma(struct facts *f, int wanted)
                                 : "; give the cable's netdevs IPv4 addresses and set them up");
 }
 
-/* ---- what the ranks have to share ------------------------------------------------------------- */
+/* ---- what the ranks have to share ------------------------------------------------------------ */
 
 static void put_secret(struct facts *f, const struct config *c)
 {

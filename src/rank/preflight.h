@@ -2,7 +2,7 @@
  *
  *   on each machine   facts_gather, facts_write      key = value lines
  *   on all at once    facts_meet, facts_write        more of them: what goes over the link
- *   on one of them    facts_read of all, judge       one table, one verdict, the line that must change
+ *   on one of them    facts_read of all, judge       a table, a verdict, the line that must change
  *
  * What one machine can judge alone it does while gathering; a value that starts with "bad: " or
  * "warn: " is such a verdict. Everything else is compared.
@@ -25,11 +25,13 @@ struct facts {
     struct fact fact[FACTS_MAX];
 };
 
-/* facts_gather - of this machine, as the rank of the config. Nothing is loaded, packed or written. */
+/* facts_gather - of this machine, as the rank of the config. Nothing is loaded, packed or
+ * written. */
 void facts_gather(const struct config *c, struct facts *out);
 
-/* facts_meet - with the other ranks of the config, which do so at the same time: the largest message that ranks send,
- * there and back, and the times of day. One that does not come through is a fact that begins with "bad: ". */
+/* facts_meet - with the other ranks of the config, which do so at the same time: the largest
+ * message that ranks send, there and back, and the times of day. One that does not come through is
+ * a fact that begins with "bad: ". */
 void facts_meet(const struct config *c, struct facts *f);
 
 /* facts_put - add one; what does not fit is cut */

@@ -87,7 +87,7 @@ int facts_read(const char *path, struct facts *out)
     return out->n ? 0 : fail(-EINVAL, "preflight: %s holds no facts", path);
 }
 
-/* ---- judging ---------------------------------------------------------------------------------- */
+/* ---- judging --------------------------------------------------------------------------------- */
 
 struct verdict {
     const struct facts *of;

@@ -1,4 +1,5 @@
-/* preflight_meet - the link between the ranks, tried before anything is loaded: every rank runs this at the same time. */
+/* preflight_meet - the link between the ranks, tried before anything is loaded: every rank runs
+ * this at the same time. */
 #include "src/rank/preflight.h"
 
 #include <errno.h>
@@ -44,7 +45,8 @@ static int exchange_slots(struct bare *b, uint8_t *mine, uint8_t *all, double *g
     return 0;
 }
 
-/* How far the time of day here is ahead of rank 0's, by the offset of the clocks that do not jump. */
+/* How far the time of day here is ahead of rank 0's, by the offset of the clocks that do not
+ * jump. */
 static int compare_walls(struct bare *b, double *ahead_ms)
 {
     int64_t mine, all[RANKS_MAX];

@@ -15,7 +15,8 @@ static const char *phase_name(unsigned p)
 
 void progress_read(const struct progress *p, struct progress_view *out)
 {
-    /* the steps first: a posted exchange that ends meanwhile looks done, never the other way round */
+    /* the steps first: a posted exchange that ends meanwhile looks done, never the other way
+     * round */
     out->since_ns = atomic_load_explicit(&p->since_ns, memory_order_acquire);
     out->posted = atomic_load_explicit(&p->steps.posted, memory_order_relaxed);
     out->done = atomic_load_explicit(&p->steps.done, memory_order_relaxed);

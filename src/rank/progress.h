@@ -1,9 +1,9 @@
 /* progress - what a rank is doing: written by its round's thread, read by those that watch it.
  *
- *   begin(order) -> phases of it -> end      between two orders a rank is idle and may be so for ever
+ *   begin(order) -> phases of it -> end    between two orders a rank is idle, perhaps for ever
  *
- * Every number only says how far this rank is; a reader sees each of them whole, and together as they
- * were at about the same time.
+ * Every number only says how far this rank is; a reader sees each of them whole, and together as
+ * they were at about the same time.
  */
 #ifndef TANDEM_RANK_PROGRESS_H
 #define TANDEM_RANK_PROGRESS_H

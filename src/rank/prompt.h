@@ -13,9 +13,10 @@ struct prompt {
     int n;
 };
 
-/* prompt_read - what one of --prompt, --prompt-file, --ids gives. Texts get the begin token in front unless
- * --no-bos; ids are taken as they are, each below `vocab`.
- * result   an exit code: 66 no such file, 65 not UTF-8, not ids; an ids file without any. A text may be none
+/* prompt_read - what one of --prompt, --prompt-file, --ids gives. Texts get the begin token in
+ * front unless --no-bos; ids are taken as they are, each below `vocab`.
+ * result   an exit code: 66 no such file, 65 not UTF-8, not ids; an ids file without any. A text
+ *          may be none
  * owns     ids; the caller frees them */
 int prompt_read(const struct options *o, const struct given *g, const struct tokenizer *t,
                 int vocab, struct prompt *out);
@@ -38,8 +39,8 @@ struct named_prompt {
     struct prompt prompt;
 };
 
-/* prompt_folder - every *.txt of a folder in the order of their names. A text is taken as it is, but
- * for the newline that an editor leaves at its end; markers in it count.
+/* prompt_folder - every *.txt of a folder in the order of their names. A text is taken as it is,
+ * but for the newline that an editor leaves at its end; markers in it count.
  * in, out  out[PROMPTS_MAX]; *n of them were read, after an error too
  * result   an exit code: 66 no such folder, 65 none or too many texts, and as prompt_encode
  * owns     prompts_free gives them back */

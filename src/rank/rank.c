@@ -85,8 +85,8 @@ static int group_of(struct rank *k, struct group_settings *out)
     return r;
 }
 
-/* What `auto` means here, and must mean to the other ranks: devices' memory where all ranks are threads, or processes
- * of this machine with a device each. */
+/* What `auto` means here, and must mean to the other ranks: devices' memory where all ranks are
+ * threads, or processes of this machine with a device each. */
 static const char *comm_of(const struct config *c, bool threads)
 {
     const struct backend_ops *b;
@@ -106,8 +106,8 @@ static const char *comm_of(const struct config *c, bool threads)
                : "link";
 }
 
-/* A device's libraries start here, whatever they do to the environment, which the group's thread reads. What is wrong
- * with the device is said when the rank loads: then the others hear it. */
+/* A device's libraries start here, whatever they do to the environment, which the group's thread
+ * reads. What is wrong with the device is said when the rank loads: then the others hear it. */
 static void start_device(const struct config *c)
 {
     const struct backend_ops *b;
@@ -125,7 +125,11 @@ int rank_open(const struct config *cfg, struct drain *drain, struct group_hub *h
     struct group_settings s;
     int r;
 
-    *k = (struct rank){ .cfg = *cfg, .drain = drain, .hub = hub, .alone = alone, .placing = { .round = -1, .proxy = -1 } };
+    *k = (struct rank){ .cfg = *cfg,
+                        .drain = drain,
+                        .hub = hub,
+                        .alone = alone,
+                        .placing = { .round = -1, .proxy = -1 } };
     k->cfg.comm = comm_of(&k->cfg, hub != NULL);
     r = watch_open(&(struct watch_settings){ .progress = &k->progress,
                                              .rank = k->cfg.rank,
@@ -244,8 +248,8 @@ static int load_drafter(struct rank *k)
     return r;
 }
 
-/* The quantiser of inputs has blocks of 32, which are those of the released weights; others' products
- * were trained with other blocks, or with none. */
+/* The quantiser of inputs has blocks of 32, which are those of the released weights; others'
+ * products were trained with other blocks, or with none. */
 static int check_released(const struct pack *p)
 {
     struct pack_item w;
@@ -336,7 +340,8 @@ static int place_threads(struct rank *k)
     if (r < 0)
         return r;
     host = b->caps & BACKEND_HOST_MEMORY;
-    return placing_of(&k->cfg, host ? config_threads(&k->cfg) - 1 : 0, !host && k->cfg.ranks > 1, &k->placing);
+    return placing_of(&k->cfg, host ? config_threads(&k->cfg) - 1 : 0, !host && k->cfg.ranks > 1,
+                      &k->placing);
 }
 
 /* Of memory that is the host's: what a device has, its own allocations tell. */
@@ -466,7 +471,8 @@ static int open_host_comm(struct rank *k, struct link *const *windows,
     return comm_link_open(windows, k->cfg.rank, k->cfg.ranks, &host, out);
 }
 
-/* Sums over ranks go over the links, staged by the host or by the device, or stay in the devices' memory. */
+/* Sums over ranks go over the links, staged by the host or by the device, or stay in the devices'
+ * memory. */
 static int open_sums(struct rank *k, const struct comm_settings *s)
 {
     const struct config *c = &k->cfg;
@@ -622,7 +628,8 @@ static int open_parts(struct rank *k)
     return r;
 }
 
-/* Whether the group finds a cause of its own within a moment: what this rank saw may only follow from it. */
+/* Whether the group finds a cause of its own within a moment: what this rank saw may only follow
+ * from it. */
 static bool cause_comes(const struct rank *k)
 {
     for (int ms = 0; ms < CAUSE_WAIT_MS && !group_failed(k->group); ms += 5)

@@ -40,10 +40,11 @@ struct slot_pool;
 struct tokenizer;
 struct window;
 
-enum { RANK_ENDS_MAX = 8, RANK_SLOT_BYTES = 256 << 10 }; /* of a slot: the largest message between ranks */
+/* of a slot: the largest message between ranks */
+enum { RANK_ENDS_MAX = 8, RANK_SLOT_BYTES = 256 << 10 };
 
-/* rank_keep - what of a rank on a device outlives it: for ranks behind each other, of the same thread, that differ in
- * neither model, share, device nor layout. Empty before the first. */
+/* rank_keep - what of a rank on a device outlives it: for ranks behind each other, of the same
+ * thread, that differ in neither model, share, device nor layout. Empty before the first. */
 struct rank_keep {
     struct pack *pack;
     struct device *dev;
@@ -55,7 +56,7 @@ struct rank {
     struct config cfg; /* strings borrowed */
     struct drain *drain;
     struct group_hub *hub;
-    bool alone; /* the config's other ranks are not there */
+    bool alone;             /* the config's other ranks are not there */
     struct rank_keep *keep; /* or NULL; set between open and load */
     struct progress progress;
     struct watch *watch;
@@ -73,14 +74,15 @@ struct rank {
     int32_t end[RANK_ENDS_MAX]; /* end tokens of config.json and generation_config.json */
     int ends;
     struct plan_bounds bounds;
-    struct cost_table costs;   /* of the file that the setting `costs` names; else without rows */
+    struct cost_table costs; /* of the file that the setting `costs` names; else without rows */
     struct placing placing;
     struct memory_plan memory; /* scratch is known at the end of join */
 
     /* join */
     atomic_bool joined;
     struct group *group; /* NULL for one rank or one alone, and so is box */
-    struct group *_Atomic watched; /* the same for the watch's thread, which reads these two and the settings */
+    /* the same for the watch's thread, which reads these two and the settings */
+    struct group *_Atomic watched;
     struct comm *comm;
     struct plan_box *box;
     struct clocks clocks;
@@ -96,7 +98,8 @@ struct rank {
     struct exec x;
 };
 
-/* rank_open - for the rank that cfg names. hub is for ranks that are threads, else NULL; alone: it meets nobody.
+/* rank_open - for the rank that cfg names. hub is for ranks that are threads, else NULL; alone: it
+ * meets nobody.
  * result   an exit code; rank_close in any case */
 int rank_open(const struct config *cfg, struct drain *drain, struct group_hub *hub, bool alone,
               struct rank *k);
@@ -104,17 +107,18 @@ int rank_open(const struct config *cfg, struct drain *drain, struct group_hub *h
 /* rank_load - result   an exit code; 0 if it is loaded */
 int rank_load(struct rank *k);
 
-/* rank_refuse - this rank will not join, for the cause that this thread has logged last: the others hear it */
+/* rank_refuse - this rank will not join, for the cause that this thread has logged last: the others
+ * hear it */
 void rank_refuse(struct rank *k);
 
 /* rank_join - meet the others.
- * result   an exit code; the others have been told. 0 and not k->joined: a signal came while this rank
- *          waited for them */
+ * result   an exit code; the others have been told. 0 and not k->joined: a signal came while this
+ *          rank waited for them */
 int rank_join(struct rank *k);
 
-/* rank_broken - a round cannot go on: wait a moment for the group's own cause, else be the cause: the
- * text, and behind it the error that this thread has logged; an -EPROTO has its whole sentence in the
- * text.
+/* rank_broken - a round cannot go on: wait a moment for the group's own cause, else be the cause:
+ * the text, and behind it the error that this thread has logged; an -EPROTO has its whole sentence
+ * in the text.
  * result   r */
 __attribute__((format(printf, 3, 4))) int rank_broken(struct rank *k, int r, const char *fmt, ...);
 

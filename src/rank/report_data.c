@@ -92,7 +92,7 @@ static void put_logs(struct json_writer *w, const struct report_view *v)
     json_end_array(w);
 }
 
-/* ---- stretches --------------------------------------------------------------------------------------------- */
+/* ---- stretches ------------------------------------------------------------------------------- */
 
 struct pen {
     struct json_writer *w;
@@ -188,7 +188,7 @@ static void put_cut(struct json_writer *w, const struct report_view *v, const st
     json_end_object(w);
 }
 
-/* ---- drafts ------------------------------------------------------------------------------------------------ */
+/* ---- drafts ---------------------------------------------------------------------------------- */
 
 static void put_drafts(struct json_writer *w, const struct tally *t)
 {

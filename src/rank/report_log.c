@@ -57,7 +57,7 @@ double log_round_us(const struct log_round *r)
     return us;
 }
 
-/* ---- values of a line ----------------------------------------------------------------------------------- */
+/* ---- values of a line ------------------------------------------------------------------------ */
 
 /* A line that is being taken apart, and the first thing that is wrong with it. */
 struct taker {
@@ -159,7 +159,7 @@ static void keep_name(char *to, size_t cap, const struct json *o, const char *ke
         snprintf(to, cap, "%s", s);
 }
 
-/* ---- a round --------------------------------------------------------------------------------------------- */
+/* ---- a round --------------------------------------------------------------------------------- */
 
 /* Where the drafts of a window came from: any name but these is a drafter's. */
 static enum plan_source take_source(struct report_log *l, const struct json *o)
@@ -358,7 +358,7 @@ static int keep_round(struct report_log *l, const struct round_record *r)
     return speed_note(&l->speed, r, end_of(r));
 }
 
-/* ---- lines ------------------------------------------------------------------------------------------------ */
+/* ---- lines ----------------------------------------------------------------------------------- */
 
 static bool known(const char *key)
 {
@@ -450,7 +450,7 @@ int report_log_line(struct report_log *l, const char *text, size_t bytes)
     return err;
 }
 
-/* ---- files ------------------------------------------------------------------------------------------------- */
+/* ---- files ----------------------------------------------------------------------------------- */
 
 /* .../rank<r>.jsonl */
 static int rank_of(const char *path)
@@ -464,8 +464,8 @@ static int rank_of(const char *path)
     return rank;
 }
 
-/* The next line into buf [LINE_BYTES + 1], what does not fit is dropped; its length, at most one more
- * than the room, or -1 at the end. */
+/* The next line into buf [LINE_BYTES + 1], what does not fit is dropped; its length, at most one
+ * more than the room, or -1 at the end. */
 static long next_line(FILE *f, char *buf, bool *whole)
 {
     size_t n = 0;

@@ -1,4 +1,5 @@
-/* report_page.c owns the page's text and tables; its charts are report_page.js's, from report_data. */
+/* report_page.c owns the page's text and tables; its charts are report_page.js's, from
+ * report_data. */
 #include "src/rank/report_page.h"
 
 #include "src/base/json.h"
@@ -51,7 +52,7 @@ static void asset(FILE *f, const struct report_asset *a)
     fwrite(a->bytes, 1, a->n, f);
 }
 
-/* ---- head -------------------------------------------------------------------------------------------------- */
+/* ---- head ------------------------------------------------------------------------------------ */
 
 static void about(const struct report_view *v, FILE *f)
 {
@@ -138,7 +139,7 @@ static void tiles(const struct report_view *v, FILE *f)
     fputs("</div>\n", f);
 }
 
-/* ---- charts with their tables ----------------------------------------------------------------------------- */
+/* ---- charts with their tables ---------------------------------------------------------------- */
 
 static void card(FILE *f, const char *title, const char *text)
 {
@@ -327,7 +328,7 @@ static void tokens(const struct report_view *v, FILE *f)
     numbers_end(f);
 }
 
-/* ---- drafts ------------------------------------------------------------------------------------------------ */
+/* ---- drafts ---------------------------------------------------------------------------------- */
 
 static void acceptance(const struct report_log *l, FILE *f)
 {
@@ -414,7 +415,7 @@ static void chances(const struct tally *t, FILE *f)
     numbers_end(f);
 }
 
-/* ---- the rest ---------------------------------------------------------------------------------------------- */
+/* ---- the rest -------------------------------------------------------------------------------- */
 
 static void requests(const struct speed *s, FILE *f)
 {

@@ -1,8 +1,8 @@
 /* report_page - a view as one HTML file that needs nothing else: no network, no other file.
  *
  * Charts are drawn by Chart.js (MIT licence), which is put into the program when it is built, where
- * it is installed; without it the page has the tables alone. Nothing of a log is trusted to be text:
- * all of it is escaped, and the page's policy forbids everything that is not in the file.
+ * it is installed; without it the page has the tables alone. Nothing of a log is trusted to be
+ * text: all of it is escaped, and the page's policy forbids everything that is not in the file.
  */
 #ifndef TANDEM_RANK_REPORT_PAGE_H
 #define TANDEM_RANK_REPORT_PAGE_H

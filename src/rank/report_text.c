@@ -1,4 +1,5 @@
-/* report_text.c owns the terminal's form of a report; what the numbers mean is report_page.c's to tell. */
+/* report_text.c owns the terminal's form of a report; what the numbers mean is report_page.c's to
+ * tell. */
 #include "src/rank/report_text.h"
 
 #include <string.h>

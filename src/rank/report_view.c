@@ -38,7 +38,7 @@ const struct log_round *view_round(const struct report_log *l, uint32_t round)
     return lo < l->rounds && l->round[lo].round == round ? &l->round[lo] : NULL;
 }
 
-/* ---- clocks ----------------------------------------------------------------------------------------------- */
+/* ---- clocks ---------------------------------------------------------------------------------- */
 
 static int compare_i64(const void *a, const void *b)
 {
@@ -52,8 +52,8 @@ static int64_t start_of(const struct log_round *r)
     return r->t_ns + llround(((double)r->us[PART_STAGE] + (double)r->us[PART_ROWS]) * 1e3);
 }
 
-/* Of the rounds in common, the median of this log's window start minus the first one's, less the lag
- * where that is known. */
+/* Of the rounds in common, the median of this log's window start minus the first one's, less the
+ * lag where that is known. */
 static int align(struct view_log *w, const struct report_log *first)
 {
     const struct report_log *l = w->log;
@@ -80,7 +80,7 @@ static int align(struct view_log *w, const struct report_log *first)
     return 0;
 }
 
-/* ---- thinning ---------------------------------------------------------------------------------------------- */
+/* ---- thinning -------------------------------------------------------------------------------- */
 
 static void fill_bins(struct view_log *w)
 {
@@ -141,7 +141,7 @@ static int fill_quantiles(struct view_log *w)
     return 0;
 }
 
-/* ---- stretches --------------------------------------------------------------------------------------------- */
+/* ---- stretches ------------------------------------------------------------------------------- */
 
 static void add_cut(struct report_view *v, const char *title, size_t first)
 {
@@ -209,7 +209,7 @@ static void choose_cuts(struct report_view *v)
     add_cut(v, "the first rounds", 0);
 }
 
-/* ---- the whole --------------------------------------------------------------------------------------------- */
+/* ---- the whole ------------------------------------------------------------------------------- */
 
 static int by_rank(const void *a, const void *b)
 {

@@ -30,8 +30,8 @@ static void squares_add(struct squares *s, const double *x, double y, double wei
     s->points++;
 }
 
-/* Coefficients; one that the points do not tell is 0. Columns are scaled by their own length before pivots are
- * compared. */
+/* Coefficients; one that the points do not tell is 0. Columns are scaled by their own length before
+ * pivots are compared. */
 static void squares_solve(const struct squares *from, double *out)
 {
     struct squares s = *from;
@@ -69,7 +69,7 @@ static void squares_solve(const struct squares *from, double *out)
         out[i] = s.b[i] * scale[i];
 }
 
-/* ---- measured lines ------------------------------------------------------------------------------ */
+/* ---- measured lines -------------------------------------------------------------------------- */
 
 struct measured {
     const char *op, *what;
@@ -94,7 +94,8 @@ static int read_line(const struct json *o, struct measured *m)
     return r == 0 ? json_f64(o, "weights", &m->weights) : r;
 }
 
-/* By what the forward pass calls: matmuls is the op of small products, several of one input in one call. */
+/* By what the forward pass calls: matmuls is the op of small products, several of one input in one
+ * call. */
 static enum roof_op kind_of(const struct measured *m)
 {
     static const struct {
@@ -126,7 +127,8 @@ static double work_us(const struct roof_device *d, const struct roof_kernels *k,
     return fmax(m->weights / roof_decode_rate(d, k, issue), m->bytes / d->read_gbps) / 1e3;
 }
 
-/* The rates first: of products by step, rows and weights; of experts by step and weights, which rows bring. */
+/* The rates first: of products by step, rows and weights; of experts by step and weights, which
+ * rows bring. */
 static void fit_rates(const struct roof_device *d, const struct measured *m, int n,
                       struct roof_kernels *k)
 {
@@ -178,7 +180,7 @@ static void fit_steps(const struct roof_device *d, const struct measured *m, int
     }
 }
 
-/* ---- windows ------------------------------------------------------------------------------------- */
+/* ---- windows --------------------------------------------------------------------------------- */
 
 static void scale(double *us, double by)
 {
@@ -186,8 +188,8 @@ static void scale(double *us, double by)
         us[op] *= by;
 }
 
-/* The share of steps that a window of one row shows, then that of what rows add which the others show. *off is what
- * is left: the mean square of their errors. */
+/* The share of steps that a window of one row shows, then that of what rows add which the others
+ * show. *off is what is left: the mean square of their errors. */
 static int fit_shares(const struct pack *p, const struct roof_device *d, struct roof_kernels *k,
                       double *off)
 {
@@ -227,8 +229,8 @@ static int fit_shares(const struct pack *p, const struct roof_device *d, struct 
     return r;
 }
 
-/* Experts decode faster behind each other than alone and cold: of the rates around the fitted one, that whose windows
- * are closest; itself where windows of one row say nothing of it. */
+/* Experts decode faster behind each other than alone and cold: of the rates around the fitted one,
+ * that whose windows are closest; itself where windows of one row say nothing of it. */
 static int fit_overlap(const struct pack *p, const struct roof_device *d, struct roof_kernels *k)
 {
     const struct roof_kernels alone = *k;

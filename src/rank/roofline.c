@@ -23,8 +23,8 @@ static const char *const op_names[ROOF_OPS] = {
     [ROOF_SELECT] = "select",   [ROOF_REST] = "rest", [ROOF_CHAIN] = "chain"
 };
 
-/* What a weight stands for, by what its name contains; the first that fits. `also` are the ops behind its
- * product. */
+/* What a weight stands for, by what its name contains; the first that fits. `also` are the ops
+ * behind its product. */
 static const struct {
     const char *has, *title;
     enum roof_op op;
@@ -62,7 +62,7 @@ struct roof {
     struct roof_window *out;
 };
 
-/* ---- files --------------------------------------------------------------------------------------- */
+/* ---- files ----------------------------------------------------------------------------------- */
 
 /* A figure of the file at path, not below 0; `need`: it has to be there. */
 static int read_figure(const char *path, const struct json *o, const char *key, bool need,
@@ -212,7 +212,7 @@ void roof_put_kernels(struct json_writer *w, const struct roof_kernels *k)
     json_end_object(w);
 }
 
-/* ---- one op -------------------------------------------------------------------------------------- */
+/* ---- one op ---------------------------------------------------------------------------------- */
 
 static struct roof_part *part_of(struct roof_window *w, const char *title)
 {
@@ -257,7 +257,7 @@ static double decoded(const struct pack_item *i)
                                     : 0;
 }
 
-/* ---- the pack ------------------------------------------------------------------------------------ */
+/* ---- the pack -------------------------------------------------------------------------------- */
 
 struct shape {
     int experts, chosen, draft_experts, draft_chosen, block;

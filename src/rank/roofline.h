@@ -2,14 +2,14 @@
  *
  *   product    max(bytes / read rate, decoded weights / decoding rate) + its step
  *   other op   its bytes / read rate + its step
- *   step       launch, latency, what lies behind each other: us at the clock it was measured at, and what a
- *              further row adds; on another device in the ratio of the clocks
+ *   step       launch, latency, what lies behind each other: us at the clock it was measured at,
+ *              and what a further row adds; on another device in the ratio of the clocks
  *
- * Experts that R rows of k out of n choose, where they were not counted: the first row has k, and each
- * further one draws (1 - again) k of n independently, which may be there already.
+ * Experts that R rows of k out of n choose, where they were not counted: the first row has k, and
+ * each further one draws (1 - again) k of n independently, which may be there already.
  *
- * A device is a file of configs/devices; figures of the kernels (steps, instructions a decoded weight) are in
- * another file, fitted to what `tandem bench` measured (roof_fit.h).
+ * A device is a file of configs/devices; figures of the kernels (steps, instructions a decoded
+ * weight) are in another file, fitted to what `tandem bench` measured (roof_fit.h).
  */
 #ifndef TANDEM_RANK_ROOFLINE_H
 #define TANDEM_RANK_ROOFLINE_H
@@ -69,8 +69,10 @@ struct roof_window {
     double us, bytes;
 };
 
-/* roof_read_device, roof_read_kernels - from a file.   roof_read_measured - windows, experts and draft pass that `tandem
- * bench --window --json` printed, instead of the device's.   errors   -EINVAL naming the key, those of json_read */
+/* roof_read_device, roof_read_kernels - from a file.
+ * roof_read_measured - windows, experts and draft pass that `tandem bench --window --json` printed,
+ * instead of the device's.
+ * errors   -EINVAL naming the key, those of json_read */
 int roof_read_device(const char *path, struct roof_device *out);
 int roof_read_kernels(const char *path, struct roof_kernels *out);
 int roof_read_measured(const char *path, struct roof_device *d);

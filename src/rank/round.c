@@ -183,8 +183,9 @@ static void ask_for(struct rounds *r, const struct plan_ask *ask, int n)
     }
 }
 
-/* The next window begins with the slot's pending token, then come some of these drafts: their n-gram rows are
- * read while the rest of the round goes on. What cannot be read is said when a window needs it. */
+/* The next window begins with the slot's pending token, then come some of these drafts: their
+ * n-gram rows are read while the rest of the round goes on. What cannot be read is said when a
+ * window needs it. */
 static void warm(struct rounds *r, int slot)
 {
     const struct rank *k = r->k;
@@ -612,7 +613,8 @@ static int stage_timed(struct rounds *r)
     return err;
 }
 
-/* Behind the wait: what the window's n-gram rows took. On a host the window stood still meanwhile. */
+/* Behind the wait: what the window's n-gram rows took. On a host the window stood still
+ * meanwhile. */
 static void note_rows(struct rounds *r)
 {
     const struct rank *k = r->k;

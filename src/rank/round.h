@@ -48,7 +48,7 @@ struct rounds {
     struct proposal pass; /* the one that is queued */
     uint32_t number;      /* of the next round */
     uint64_t digest;
-    uint64_t *word; /* room for one encoded order */
+    uint64_t *word;                           /* room for one encoded order */
     struct logit_bias bias[LOGIT_BIASES_MAX]; /* of an ADMIT that is being decoded */
 
     struct round_record rec; /* of the last round; a follower's waits for what landed */
@@ -56,10 +56,10 @@ struct rounds {
     struct tally tally;
     struct roundlog *log;
     int64_t prompt_rows, prompt_ns, proposed, pass_ns; /* since the last window; see the record */
-    int64_t start_ns;                         /* when the last round's window started */
-    int64_t end_ns, device_end_ns;            /* of the last round, on either clock */
-    bool follows_round;                       /* nothing ran since the last round */
-    struct row_store_stats rows;              /* when the last window had run */
+    int64_t start_ns;                                  /* when the last round's window started */
+    int64_t end_ns, device_end_ns;                     /* of the last round, on either clock */
+    bool follows_round;                                /* nothing ran since the last round */
+    struct row_store_stats rows;                       /* when the last window had run */
 };
 
 /* round_open - errors   an errno, logged: memory, or the log's file */
@@ -68,7 +68,8 @@ int round_open(struct rank *k, struct rounds **out);
 /* round_close - writes the rest of the log; NULL is fine.   errors   of the log's file */
 int round_close(struct rounds *r);
 
-/* round_bucket - rows that the plan's window has on devices; its row_bucket. 0: as many as planned. */
+/* round_bucket - rows that the plan's window has on devices; its row_bucket. 0: as many as
+ * planned. */
 int round_bucket(const struct rounds *r, const struct plan_round *p);
 
 /* round_run - one ROUND: keeps what the last one landed, then verifies a window of each slot named,
@@ -82,8 +83,8 @@ int round_run(struct rounds *r, const struct plan_round *p, int64_t t_ns, int64_
 /* round_admit - a request takes a free slot: prompt, sampler, biases; nothing of it has run. */
 int round_admit(struct rounds *r, const struct plan_admit *p);
 
-/* round_fill - rows start .. end - 1 of a slot's prompt, without a head. The last token is not among
- * them: it is the pending token of the slot's first ROUND. */
+/* round_fill - rows start .. end - 1 of a slot's prompt, without a head. The last token is not
+ * among them: it is the pending token of the slot's first ROUND. */
 int round_fill(struct rounds *r, const struct plan_span *p);
 
 /* round_draft - draft passes that no window runs in front of; the drafts are in the seats. */

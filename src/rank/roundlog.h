@@ -18,8 +18,8 @@ struct roundlog_about {
 
 struct roundlog;
 
-/* roundlog_open - make the folder, and its files anew; the lines of the run before, which may say why it ended, go to
- * rank<r>.jsonl.old. An empty folder: only the sums are kept.
+/* roundlog_open - make the folder, and its files anew; the lines of the run before, which may say
+ * why it ended, go to rank<r>.jsonl.old. An empty folder: only the sums are kept.
  * errors   -EACCES, -ENOSPC ... of a file; -ENOMEM, -EAGAIN; logged */
 int roundlog_open(const char *folder, const struct roundlog_about *a, struct roundlog **out);
 

@@ -57,8 +57,8 @@ struct round_record {
     int64_t wall_ns; /* from the end of the last round, or from the plan where others ran between */
     int64_t exchanges, wait_ns, move_ns;
     int64_t window_wait_ns, choose_wait_ns; /* of wait_ns; the rest is the draft pass's */
-    /* rows of n-gram tables since the last window had run: asked; of these in the cache or being read already;
-     * reads that ended; takes that waited */
+    /* rows of n-gram tables since the last window had run: asked; of these in the cache or being
+     * read already; reads that ended; takes that waited */
     int64_t engram_rows, engram_hits, engram_reads, engram_waits;
     bool lag_known; /* on followers whose clock was compared */
     int64_t lag_ns; /* this rank's window start minus rank 0's */

@@ -4,8 +4,8 @@
  *                                         expired() makes it the group's failure
  *   a page of a mapped file is missing    lost() makes it the group's failure (mapping.h)
  *   watch_end                             the process leaves with the code after grace_ms, whatever
- *                                         the other threads do; requests that nobody has answered by
- *                                         then are answered first, for a second at most
+ *                                         the other threads do; requests that nobody has answered
+ *                                         by then are answered first, for a second at most
  *
  * It is started before anything can fail: ending takes no memory and no new thread.
  */
@@ -21,7 +21,8 @@ struct watch_settings {
     int rank, limit_ms, grace_ms;
     /* expired - the order that `what` describes has taken too long; on the watch's thread, once */
     void (*expired)(void *arg, const char *what);
-    /* lost - a thread of this process waits for ever for what `what` says; on the watch's thread, once */
+    /* lost - a thread of this process waits for ever for what `what` says; on the watch's thread,
+     * once */
     void (*lost)(void *arg, const char *what);
     void *arg;
 };
@@ -40,7 +41,8 @@ void watch_end(struct watch *w, int code, const char *why);
  * closed. Not from them. What watch_end has begun goes on. NULL is fine. */
 void watch_quiet(struct watch *w);
 
-/* watch_close - quiet first; after watch_end the thread stays until the process has left. NULL is fine. */
+/* watch_close - quiet first; after watch_end the thread stays until the process has left. NULL is
+ * fine. */
 void watch_close(struct watch *w);
 
 #endif

@@ -8,7 +8,7 @@
 #include "src/transport/comm_table.h"
 
 static const struct comm_ops *const comms[] = { &comm_self_ops, &comm_link_ops, &comm_peer_ops,
-                                            &comm_nccl_ops };
+                                                &comm_nccl_ops };
 
 int comm_find(const char *name, const struct comm_ops **out)
 {

@@ -7,9 +7,10 @@
  *
  * Calls are queued work and return nothing. A comm keeps its first error, ignores what follows (x
  * and out then hold garbage that nobody may commit), and check returns it once a round. A failed
- * exchange ends its queue as well: the ops behind it would take garbage for indices. A queue that has
- * failed exchanges nothing more, which is -ECANCELED: another rank must not make text of garbage (comm
- * nccl sends NaN). On host backends a call has run when it returns and the queue may be NULL.
+ * exchange ends its queue as well: the ops behind it would take garbage for indices. A queue that
+ * has failed exchanges nothing more, which is -ECANCELED: another rank must not make text of
+ * garbage (comm nccl sends NaN). On host backends a call has run when it returns and the queue may
+ * be NULL.
  *
  * The route of a call depends on its site and size only. A site numbers the call in the program, 0
  * .. COMM_SITES - 1, the same on all ranks; site 0 is the barrier's. Ranks that meet at different
@@ -55,8 +56,8 @@ struct comm_ops {
      * out. */
     void (*gather)(struct comm *c, struct queue *q, int site, const void *in, void *out,
                    size_t bytes);
-    /* note - queue a look at what the exchanges so far took: it is in the stats after the queue's wait and a check.
-     * Stats that the host counts need none. */
+    /* note - queue a look at what the exchanges so far took: it is in the stats after the queue's
+     * wait and a check. Stats that the host counts need none. */
     void (*note)(struct comm *c, struct queue *q);
     /* barrier - host call, never in a round; result as check */
     int (*barrier)(struct comm *c);
@@ -64,8 +65,8 @@ struct comm_ops {
      * errors   -ECONNRESET a peer is gone, -ECANCELED aborted, -EPROTO the ranks differ in site or
      *          size, -ETIMEDOUT wait_limit_ms, -EINVAL site out of range */
     int (*check)(struct comm *c);
-    /* abort - every wait of this rank ends within 1 ms. Any thread, any number of times; not beside close, and it may
-     * return only when the graphs with exchanges in them are closed. */
+    /* abort - every wait of this rank ends within 1 ms. Any thread, any number of times; not beside
+     * close, and it may return only when the graphs with exchanges in them are closed. */
     void (*abort)(struct comm *c, const char *why);
     /* close - after the queue's wait, and after all graphs with exchanges in them */
     void (*close)(struct comm *c);
@@ -85,9 +86,9 @@ struct comm_steps {
 
 struct comm_settings {
     enum comm_wire partials;
-    size_t slot_bytes; /* a multiple of 4096, below 16 MiB; longer calls go in pieces of this */
-    int spin_us;       /* link.h */
-    int wait_limit_ms; /* -1: none */
+    size_t slot_bytes;     /* a multiple of 4096, below 16 MiB; longer calls go in pieces of this */
+    int spin_us;           /* link.h */
+    int wait_limit_ms;     /* -1: none */
     const int *proxy_core; /* where a comm's own thread stays; NULL: wherever the kernel puts it */
     struct comm_steps *steps; /* counted here if not NULL; by comm link */
     uint32_t first_seq; /* number before the first exchange, equal on all ranks; 0 but in tests */
@@ -147,8 +148,9 @@ int comm_find(const char *name, const struct comm_ops **out);
  * on the host without a queue or with a host backend's, else on the device. errors: -ENOMEM */
 int comm_self_open(const struct comm_settings *s, struct comm **out);
 
-/* comm_self_alone - one rank of a world whose others are not there, to measure what it takes: a sum is of its own part
- * alone, and every rank's place of a gather has what this one brought. errors: -ENOMEM */
+/* comm_self_alone - one rank of a world whose others are not there, to measure what it takes: a sum
+ * is of its own part alone, and every rank's place of a gather has what this one brought. errors:
+ * -ENOMEM */
 int comm_self_alone(const struct comm_settings *s, int rank, int world, struct comm **out);
 
 /* comm_link_open - the one-shot exchange over links: everybody sends its slot to everybody, then
@@ -165,10 +167,12 @@ int comm_self_alone(const struct comm_settings *s, int rank, int world, struct c
 int comm_link_open(struct link *const *links, int rank, int world, const struct comm_settings *s,
                    struct comm **out);
 
-/* comm_relay_open - comm_link for a device that is not the host's memory: kernels stage, wait and add in memory
- * that both see, a thread of this comm carries the bytes. Captured exchanges need nothing else of the host.
+/* comm_relay_open - comm_link for a device that is not the host's memory: kernels stage, wait and
+ * add in memory that both see, a thread of this comm carries the bytes. Captured exchanges need
+ * nothing else of the host.
  *
- * Ends in a barrier, which says whether a device is another rank's too: if not, kernels come in behind a wait.
+ * Ends in a barrier, which says whether a device is another rank's too: if not, kernels come in
+ * behind a wait.
  *
  * in       as comm_link_open; the links are the thread's until close
  * errors   as comm_link_open, as barrier; -ENOTSUP the device shows kernels no host memory */
@@ -190,8 +194,8 @@ void comm_hub_close(struct comm_hub *h);
 int comm_peer_open(struct comm_hub *h, struct device *d, int rank, const struct comm_settings *s,
                    struct comm **out);
 
-/* comm_peer_open_apart - the same for ranks that are processes of one machine: host joins them on it, and
- * carries what they tell each other while they open and at barriers.
+/* comm_peer_open_apart - the same for ranks that are processes of one machine: host joins them on
+ * it, and carries what they tell each other while they open and at barriers.
  *
  * errors   as comm_peer_open; of host
  * owns     host, from a success on
@@ -199,10 +203,12 @@ int comm_peer_open(struct comm_hub *h, struct device *d, int rank, const struct 
 int comm_peer_open_apart(struct comm *host, struct device *d, const struct comm_settings *s,
                          struct comm **out);
 
-/* comm_settle - puts into the environment what NCCL reads there: as backend_settle, before a second thread */
+/* comm_settle - puts into the environment what NCCL reads there: as backend_settle, before a second
+ * thread */
 void comm_settle(void);
 
-/* comm_nccl_open - sums by NCCL's gather and an add of our own: its sums do not keep the order of ranks.
+/* comm_nccl_open - sums by NCCL's gather and an add of our own: its sums do not keep the order of
+ * ranks.
  *
  * in       host as above, also of threads; the queue of all calls
  * errors   -ENODEV no library, or it does not run here, with its text; of host
@@ -211,7 +217,8 @@ void comm_settle(void);
 int comm_nccl_open(struct comm *host, struct queue *q, const struct comm_settings *s,
                    struct comm **out);
 
-/* comm_nccl_reduce - NCCL's own sum of n bf16 values in place, in whatever order: for comparisons of speed */
+/* comm_nccl_reduce - NCCL's own sum of n bf16 values in place, in whatever order: for comparisons
+ * of speed */
 void comm_nccl_reduce(struct comm *c, struct queue *q, void *x, size_t n);
 
 #endif

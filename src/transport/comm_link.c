@@ -127,7 +127,8 @@ static int usable(struct comm_link *c, const struct queue *q, int site)
     return c->err == 0;
 }
 
-/* What was not exchanged must not be computed with: ids that nobody sent would be used as indices. */
+/* What was not exchanged must not be computed with: ids that nobody sent would be used as
+ * indices. */
 static void end_queue(const struct comm_link *c, struct queue *q)
 {
     if (q && q->err == 0)

@@ -1,9 +1,10 @@
 /* comm_nccl - sums and gathers by NCCL, captured like any op.
  *
- * NCCL adds in an order of its own, so a sum is its gather of rounded partials and an add of ours in rank order. The
- * library is looked for when a comm opens, not when the program starts: it is 200 MB of kernels, which a process that
- * loads kernels eagerly would put on every device. Ranks meet, and hear of each other's failures, through a comm of
- * their hosts. NCCL neither counts waits nor notices ranks that call different sites.
+ * NCCL adds in an order of its own, so a sum is its gather of rounded partials and an add of ours
+ * in rank order. The library is looked for when a comm opens, not when the program starts: it is
+ * 200 MB of kernels, which a process that loads kernels eagerly would put on every device. Ranks
+ * meet, and hear of each other's failures, through a comm of their hosts. NCCL neither counts waits
+ * nor notices ranks that call different sites.
  */
 #include "src/transport/comm.h"
 
@@ -29,8 +30,9 @@ enum { UNIT_BYTES = 16, SITE_ID = 1, WARM_BYTES = 4096 };
 #define CALLS(F)                                                                                   \
     F(ncclGetUniqueId)                                                                             \
     F(ncclCommInitRank)                                                                            \
-    F(ncclCommGetAsyncError) F(ncclAllGather) F(ncclAllReduce) F(ncclCommAbort) F(ncclCommDestroy) \
-        F(ncclGetErrorString) F(ncclGetLastError) F(ncclGetVersion)
+    F(ncclCommGetAsyncError)                                                                       \
+    F(ncclAllGather) F(ncclAllReduce) F(ncclCommAbort) F(ncclCommDestroy) F(ncclGetErrorString)    \
+        F(ncclGetLastError) F(ncclGetVersion)
 
 static struct {
     pthread_once_t once;
@@ -53,11 +55,12 @@ struct comm_nccl {
     int err;
 };
 
-/* ---- the library ------------------------------------------------------------------------------ */
+/* ---- the library ----------------------------------------------------------------------------- */
 
 void comm_settle(void)
 {
-    setenv("NCCL_NVLS_ENABLE", "0", 1); /* multicast over NVLink can put GPUs out of service that others share */
+    /* multicast over NVLink can put GPUs out of service that others share */
+    setenv("NCCL_NVLS_ENABLE", "0", 1);
 }
 
 static void load(void)
@@ -85,7 +88,7 @@ static int failed(struct comm_nccl *c, ncclResult_t r, const char *what)
                 nccl.ncclGetErrorString(r), last && last[0] ? ": " : "", last ? last : "");
 }
 
-/* ---- calls ------------------------------------------------------------------------------------ */
+/* ---- calls ----------------------------------------------------------------------------------- */
 
 static bool nccl_usable(struct comm_nccl *c, struct queue *q, int site)
 {
@@ -178,7 +181,8 @@ static int nccl_barrier(struct comm *base)
     return r;
 }
 
-/* The library's abort ends its kernels at once and returns when the last graph that has some is gone. */
+/* The library's abort ends its kernels at once and returns when the last graph that has some is
+ * gone. */
 static void nccl_abort(struct comm *base, const char *why)
 {
     struct comm_nccl *c = (struct comm_nccl *)base;
@@ -226,7 +230,7 @@ void comm_nccl_reduce(struct comm *base, struct queue *q, void *x, size_t n)
         queue_fail(q, failed(c, r, "reduce"), "%s", fail_text());
 }
 
-/* ---- opening ---------------------------------------------------------------------------------- */
+/* ---- opening --------------------------------------------------------------------------------- */
 
 /* What every rank tells the others before anybody waits inside the library. */
 struct hello {

@@ -1,5 +1,5 @@
-/* comm_nccl_none - in the place of comm_nccl.c where the build has no CUDA or no header of NCCL: the name is known and
- * says what is missing. */
+/* comm_nccl_none - in the place of comm_nccl.c where the build has no CUDA or no header of NCCL:
+ * the name is known and says what is missing. */
 #include "src/transport/comm.h"
 
 #include <errno.h>

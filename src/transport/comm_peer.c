@@ -1,11 +1,12 @@
 /* comm_peer - ranks whose devices write into each other's memory.
  *
- * The exchange itself is kernels/cuda/exchange.cu. Here is how the ranks meet: threads of a process leave their side
- * in a hub and join when all have come; processes show each other their memory through a comm of their hosts. After
- * that the host does nothing for an exchange but queue it.
+ * The exchange itself is kernels/cuda/exchange.cu. Here is how the ranks meet: threads of a process
+ * leave their side in a hub and join when all have come; processes show each other their memory
+ * through a comm of their hosts. After that the host does nothing for an exchange but queue it.
  *
- * A rank that closes may still be written to by one that does not know yet. Sides of threads stay in the hub until the
- * last of them has closed; memory that other processes see is left to the end of this one: nobody waits for anybody.
+ * A rank that closes may still be written to by one that does not know yet. Sides of threads stay
+ * in the hub until the last of them has closed; memory that other processes see is left to the end
+ * of this one: nobody waits for anybody.
  */
 #include "src/transport/comm.h"
 

@@ -1,5 +1,6 @@
-/* comm_record - what comm link has in common on hosts (comm_link.c) and for devices (comm_relay.c): the tag of an
- * exchange, what settings and sites there may be, and what kernels of an exchange leave behind. */
+/* comm_record - what comm link has in common on hosts (comm_link.c) and for devices (comm_relay.c):
+ * the tag of an exchange, what settings and sites there may be, and what kernels of an exchange
+ * leave behind. */
 #ifndef TANDEM_TRANSPORT_COMM_RECORD_H
 #define TANDEM_TRANSPORT_COMM_RECORD_H
 
@@ -21,7 +22,8 @@ int comm_site_check(int site);
 /* comm_tags_differ - -EPROTO, with a line that names both exchanges. */
 int comm_tags_differ(const char *comm, uint64_t want, uint64_t got, int peer);
 
-/* comm_note_record - add to the comm's counters what kernels have counted since `seen`, which follows. */
+/* comm_note_record - add to the comm's counters what kernels have counted since `seen`, which
+ * follows. */
 void comm_note_record(struct comm *c, struct peer_record *seen, const struct peer_record *now);
 
 #endif

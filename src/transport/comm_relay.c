@@ -1,11 +1,12 @@
-/* comm_relay - the exchange of comm_link for devices: a kernel stages, waits and adds in memory that host and
- * device see, and a thread of the host carries what it stages over the links.
+/* comm_relay - the exchange of comm_link for devices: a kernel stages, waits and adds in memory
+ * that host and device see, and a thread of the host carries what it stages over the links.
  *
  *   kernel   stage -> ring the bell ............................ flags of all peers -> add
  *   proxy    ................ bell -> send to every peer; links poll; flags of striped sends raised
  *
- * The proxy makes no call of the device, takes no lock and logs only when it is over. What ends it, a peer
- * that is gone or an abort, it writes where waiting kernels look, so that a graph drains in milliseconds.
+ * The proxy makes no call of the device, takes no lock and logs only when it is over. What ends it,
+ * a peer that is gone or an abort, it writes where waiting kernels look, so that a graph drains in
+ * milliseconds.
  */
 #include "src/transport/comm.h"
 
@@ -53,8 +54,8 @@ struct comm_relay {
     int err;
 };
 
-/* A barrier is an exchange of the proxies alone: no kernel waits in it, because ranks that share a device meet
- * while they make graphs, and that may wait for every kernel of the device. */
+/* A barrier is an exchange of the proxies alone: no kernel waits in it, because ranks that share a
+ * device meet while they make graphs, and that may wait for every kernel of the device. */
 enum meeting { MEETING_NONE, MEETING_ASKED, MEETING_DONE };
 
 /* ---- proxy ----------------------------------------------------------------------------------- */
@@ -157,8 +158,8 @@ static void *proxy_run(void *arg)
     if (c->core >= 0 && cores_stay(&c->core, 1) < 0)
         log_warn("comm link: the proxy cannot stay on core %d", c->core);
     for (unsigned polls = 0; !atomic_load_explicit(&c->stop, memory_order_relaxed); polls++) {
-        /* Looked at before the bell: whoever asks for a barrier has waited for its queue first, so once the
-         * question is seen, every ring of that queue is visible too. */
+        /* Looked at before the bell: whoever asks for a barrier has waited for its queue first, so
+         * once the question is seen, every ring of that queue is visible too. */
         bool asked = atomic_load_explicit(&c->meeting, memory_order_acquire) == MEETING_ASKED;
         uint32_t seq = c->seq + 1;
         uint64_t tag = __atomic_load_n(c->shared.bell + (size_t)(seq & 1) * PEER_BELL_STRIDE,

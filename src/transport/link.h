@@ -79,9 +79,11 @@ struct link_ops {
      *          way to the peer, -EIO the device */
     int (*poll)(struct link *l);
 
-    /* news - what the device behind the link has reported, for whoever watches a rank that does not poll: it
-     * computes, or has nothing to do. Never blocks; any thread, at any time from open to close.
-     * errors   -ENETDOWN our end of the cable, -EIO the device; logged by the thread that finds it, found once */
+    /* news - what the device behind the link has reported, for whoever watches a rank that does not
+     * poll: it computes, or has nothing to do. Never blocks; any thread, at any time from open to
+     * close.
+     * errors   -ENETDOWN our end of the cable, -EIO the device; logged by the thread that finds it,
+     *          found once */
     int (*news)(struct link *l);
 
     /* abort - every wait on this link ends within 1 ms with -ECANCELED; the peer sees a rank that

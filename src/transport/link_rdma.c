@@ -4,14 +4,15 @@
  *   send   rail 0    payload | stripes, if that changed | tag       one chain, in this order
  *          rail i    payload | tag                                  only if the send is striped
  *
- *   with imm, the tag beside its flag, as a write with immediate data: its completion here raises the flag
+ *   with imm, the tag beside its flag, as a write with immediate data: its completion here raises
+ *   the flag
  *
  * A queue pair keeps the order of its writes, so a tag proves the payload of its own rail; between
- * rails there is no order, so the waiter of a striped send looks at the line of every rail (link.c).
- * Nothing of the receiving side runs on its CPU. The socket that the link began with carries the
- * addresses and keys of memory to the authenticated peer, then it is the witness: a killed process
- * closes it at once. The retry limit of the queue pairs is longer than a hiccup of the cable; that a
- * peer is dead is the heartbeat's to notice.
+ * rails there is no order, so the waiter of a striped send looks at the line of every rail
+ * (link.c). Nothing of the receiving side runs on its CPU. The socket that the link began with
+ * carries the addresses and keys of memory to the authenticated peer, then it is the witness: a
+ * killed process closes it at once. The retry limit of the queue pairs is longer than a hiccup of
+ * the cable; that a peer is dead is the heartbeat's to notice.
  */
 #include "src/transport/link_rdma.h"
 
@@ -96,7 +97,7 @@ struct rdma_link {
     int64_t looked_ns;
 };
 
-/* ---- from nothing to connected queue pairs ---------------------------------------------------- */
+/* ---- from nothing to connected queue pairs --------------------------------------------------- */
 
 static void rail_close(struct rail *r)
 {
@@ -293,7 +294,7 @@ static int connect_pairs(struct rdma_link *l, int ends, const struct rdma_record
     return r;
 }
 
-/* ---- sends and completions -------------------------------------------------------------------- */
+/* ---- sends and completions ------------------------------------------------------------------- */
 
 static int gone(struct rdma_link *l)
 {
@@ -363,8 +364,8 @@ static int reap(struct rdma_link *l, struct rail *r)
     return 0;
 }
 
-/* The rank that polls and the one that watches it may both ask; who finds something is told, the other one finds it in
- * ill. */
+/* The rank that polls and the one that watches it may both ask; who finds something is told, the
+ * other one finds it in ill. */
 static int rdma_news(struct link *base)
 {
     struct rdma_link *l = (struct rdma_link *)base;
@@ -478,7 +479,7 @@ static int rdma_send(struct link *base, const struct link_mem *m, size_t off, si
     return r;
 }
 
-/* ---- reg, unreg ------------------------------------------------------------------------------- */
+/* ---- reg, unreg ------------------------------------------------------------------------------ */
 
 /* Until every send has completed, or the peer takes no more. */
 static int drain(struct rdma_link *l, int limit_ms)

@@ -3,10 +3,10 @@
  *   page 0    control: a bell and a `gone` word for each end
  *   then      the area of the lower rank, the area of the higher rank
  *
- * The segment is a file without a name: the lower rank makes it, the higher one opens it through the
- * lower one's descriptor, so there is no moment in which a kill leaves something behind. The socket
- * that the link began with is the witness: a killed process closes it at once, and nothing else may
- * come through it.
+ * The segment is a file without a name: the lower rank makes it, the higher one opens it through
+ * the lower one's descriptor, so there is no moment in which a kill leaves something behind. The
+ * socket that the link began with is the witness: a killed process closes it at once, and nothing
+ * else may come through it.
  */
 #include "src/transport/link.h"
 

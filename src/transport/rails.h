@@ -41,12 +41,13 @@ int rail_gid_pick(const struct rail_gid *g, int n, const char *host);
 /* rail_ends_sort - the end of address `host` first, then by address: the same on every start */
 void rail_ends_sort(struct rail_end *e, int n, const char *host);
 
-/* rails_pair - pair by subnet, in the order of the lower rank's list; both sides get the same pairs.
+/* rails_pair - pair by subnet, in the order of the lower rank's list; both sides get the same
+ * pairs.
  *
  * in       lower: this side is the lower rank; want: that many pairs, 0 for all there are
  * result   how many pairs; ports without a partner are left out with a warning
- * errors   -ENODEV, logged: no port here or there, no common subnet, fewer than wanted; two rails in
- *          one subnet (the kernel would answer for one of them on the other)
+ * errors   -ENODEV, logged: no port here or there, no common subnet, fewer than wanted; two rails
+ *          in one subnet (the kernel would answer for one of them on the other)
  */
 int rails_pair(const struct rail_end *mine, int n, const struct rail_end *theirs, int m, int lower,
                int want, int peer, struct rail_pair *out);

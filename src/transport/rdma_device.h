@@ -1,5 +1,5 @@
-/* rdma_device - ports, address tables and memory of RDMA devices, and what verbs say when they fail.
- * With link_rdma.c the home of <infiniband/verbs.h>; nobody else includes this header.
+/* rdma_device - ports, address tables and memory of RDMA devices, and what verbs say when they
+ * fail. With link_rdma.c the home of <infiniband/verbs.h>; nobody else includes this header.
  */
 #ifndef TANDEM_TRANSPORT_RDMA_DEVICE_H
 #define TANDEM_TRANSPORT_RDMA_DEVICE_H
@@ -17,8 +17,8 @@ struct rdma_port {
     struct rail_end end;
 };
 
-/* rdma_ports_open - every active RoCE port that has an IPv4 address, at most RAILS_MAX, in the order
- * of rail_ends_sort.
+/* rdma_ports_open - every active RoCE port that has an IPv4 address, at most RAILS_MAX, in the
+ * order of rail_ends_sort.
  *
  * result   how many; 0 is an answer
  * errors   -ENOMEM, and the errno of a device that is there and cannot be opened
@@ -30,9 +30,10 @@ void rdma_port_close(struct rdma_port *p);
  * errors   the errno of the call; the line says which limit it was */
 int rdma_register(struct rdma_port *p, void *at, size_t bytes, int access, struct ibv_mr **out);
 
-/* rdma_port_news - what a device has reported since the last call, without blocking. One thread at a time.
- * errors   -ENETDOWN the port or the device does not work any more, or its address is gone; -EIO a queue has failed;
- *          logged */
+/* rdma_port_news - what a device has reported since the last call, without blocking. One thread at
+ * a time.
+ * errors   -ENETDOWN the port or the device does not work any more, or its address is gone; -EIO a
+ *          queue has failed; logged */
 int rdma_port_news(struct rdma_port *p);
 
 /* rdma_completion_failed - log what a bad completion means and return its errno:

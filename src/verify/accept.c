@@ -176,7 +176,8 @@ void accept_admit(struct accept *a, struct exec *x, int slot, const struct sampl
     history_admit(a->history, x, slot, s, bias, n);
 }
 
-/* Candidates that a slot needs of every rank, 0 for whole rows. Classes, so that few sizes occur. */
+/* Candidates that a slot needs of every rank, 0 for whole rows. Classes, so that few sizes
+ * occur. */
 static int candidates(const struct accept *a, const struct sampler *s)
 {
     int k = 1;
@@ -340,8 +341,8 @@ static void choose_rows(struct accept *a, struct exec *x, struct window *w, int 
     x->op->choose(x->q, &c);
 }
 
-/* Log-probabilities of n rows from row `first` on. Where shares cannot be weighed chunk by chunk, every
- * rank weighs the whole rows as if it were alone. */
+/* Log-probabilities of n rows from row `first` on. Where shares cannot be weighed chunk by chunk,
+ * every rank weighs the whole rows as if it were alone. */
 static void logprob_rows(struct accept *a, struct exec *x, struct window *w, int first, int n)
 {
     const float *logits = w->logits + (size_t)first * (size_t)a->share;

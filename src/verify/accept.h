@@ -9,11 +9,12 @@
  * units    temperature divides logits; 0 means greedy
  * in, out  reads logits, tok, seg, head; writes choice, n_ok (0 if len is 0, else 1 .. len), next
  * rows     a slot's result depends on that slot alone, bit for bit
- * ranks    every rank computes the same bytes from the same gathered bytes. Greedy and draws without
- *          filters gather 8 bytes a row, top-k a little more than top_k candidates, top-p and min-p
- *          512 and what the vocabulary's chunks weigh. A row that this does not decide leaves its
- *          slot undecided (rarely); then the shares of its rows are gathered. So they are at once
- *          where the shares do not begin with whole chunks and a slot samples with top-p alone
+ * ranks    every rank computes the same bytes from the same gathered bytes. Greedy and draws
+ *          without filters gather 8 bytes a row, top-k a little more than top_k candidates, top-p
+ *          and min-p 512 and what the vocabulary's chunks weigh. A row that this does not decide
+ *          leaves its slot undecided (rarely); then the shares of its rows are gathered. So they
+ *          are at once where the shares do not begin with whole chunks and a slot samples with
+ *          top-p alone
  * order    queue order; accept_window may be captured, for equal rows and accept_class
  * errors   -EBADMSG in the queue for a row without a finite logit; nothing is committed then
  * owns     the scratch of struct accept; borrows the window until the queue has run
@@ -57,8 +58,8 @@ void accept_stage(struct accept *a, struct exec *x, const struct slot_pool *pool
  * without anything else, the same number for the same queue of work. */
 unsigned accept_class(const struct accept *a);
 
-/* accept_window - queue choices, accept counts and next tokens of the staged window with logits, and
- * the copy of logprobs to the host. */
+/* accept_window - queue choices, accept counts and next tokens of the staged window with logits,
+ * and the copy of logprobs to the host. */
 void accept_window(struct accept *a, struct exec *x, struct window *w);
 
 /* accept_undecided - after the wait and window_fetch: how many slots of the window are undecided.
@@ -70,8 +71,8 @@ int accept_undecided(const struct window *w);
  * order    every rank calls it; a draft pass that ran behind the window is not theirs */
 void accept_resolve(struct accept *a, struct exec *x, struct slot_pool *pool, struct window *w);
 
-/* accept_logprobs - after the wait: of a row of a slot that wants them, else garbage. From the model's
- * own logits at temperature 1, before any edit. */
+/* accept_logprobs - after the wait: of a row of a slot that wants them, else garbage. From the
+ * model's own logits at temperature 1, before any edit. */
 const struct logprobs *accept_logprobs(const struct accept *a, int row);
 
 /* accept_logits - after the queue's wait: the whole vocabulary's logits of one row in host memory,

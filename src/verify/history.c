@@ -1,4 +1,5 @@
-/* history.c owns the tables of counts and biases; the arithmetic is in the ops count and penalize. */
+/* history.c owns the tables of counts and biases; the arithmetic is in the ops count and
+ * penalize. */
 #include "src/verify/history.h"
 
 #include "kernels/backend.h"

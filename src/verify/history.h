@@ -1,9 +1,9 @@
-/* history - what the requests in the slots have said so far, on the device, for penalties; and their
- * biases.
+/* history - what the requests in the slots have said so far, on the device, for penalties; and
+ * their biases.
  *
- * A count holds the committed tokens before the slot's position; the tokens of a window are added row
- * by row by the op penalize. It follows the position that the host knows to have landed, so a token
- * that was accepted and then cut off is never counted.
+ * A count holds the committed tokens before the slot's position; the tokens of a window are added
+ * row by row by the op penalize. It follows the position that the host knows to have landed, so a
+ * token that was accepted and then cut off is never counted.
  */
 #ifndef TANDEM_VERIFY_HISTORY_H
 #define TANDEM_VERIFY_HISTORY_H

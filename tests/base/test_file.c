@@ -71,7 +71,7 @@ Test(file, a_pipe_is_read_to_its_end)
     static const struct {
         size_t bytes, most;
         int result;
-    } cases[] = { { 0, 10, 0 },      { 7, 7, 0 },          { 8, 7, -EFBIG },
+    } cases[] = { { 0, 10, 0 },        { 7, 7, 0 },         { 8, 7, -EFBIG },
                   { 65535, 65536, 0 }, { 65536, 65536, 0 }, { 65536, 65535, -EFBIG } };
     static char data[65536];
 

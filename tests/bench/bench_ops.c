@@ -1,8 +1,10 @@
-/* bench_ops - speed of the ops that a window spends its time in, one worker of the reference backend.
+/* bench_ops - speed of the ops that a window spends its time in, one worker of the reference
+ * backend.
  *
- * Each case is verified against single sums in order before it is timed. A line gives the time of a call,
- * multiply-adds a second, and their share of the ceiling: a product that stays in the first-level cache,
- * measured first. Weights of a mid-sized case do not fit a cache, so their bytes a second stand beside.
+ * Each case is verified against single sums in order before it is timed. A line gives the time of a
+ * call, multiply-adds a second, and their share of the ceiling: a product that stays in the
+ * first-level cache, measured first. Weights of a mid-sized case do not fit a cache, so their bytes
+ * a second stand beside.
  */
 #include <math.h>
 #include <stdio.h>
@@ -102,8 +104,8 @@ static int by_time(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-/* The median of up to SAMPLES measurements; one takes at least BATCH_NS, because reading this clock is a
- * system call. */
+/* The median of up to SAMPLES measurements; one takes at least BATCH_NS, because reading this clock
+ * is a system call. */
 static double seconds(struct bench *b, run_fn *run, const void *args)
 {
     int64_t sample[SAMPLES], begin = cpu_ns(), until = begin + RUN_NS;

@@ -1,6 +1,6 @@
-/* Speed of packing: a made-up EXL3 folder of some GB is packed, and copied in 4 MiB blocks past the page cache as a
- * ceiling (`dd iflag=direct oflag=direct bs=4M`), in turns. usage: bench_pack FOLDER [GB [ROUNDS]], 4 and 3 by
- * default; twice as much room is needed there and given back. */
+/* Speed of packing: a made-up EXL3 folder of some GB is packed, and copied in 4 MiB blocks past the
+ * page cache as a ceiling (`dd iflag=direct oflag=direct bs=4M`), in turns. usage: bench_pack
+ * FOLDER [GB [ROUNDS]], 4 and 3 by default; twice as much room is needed there and given back. */
 #include "src/base/clock.h"
 #include "src/base/file.h"
 #include "src/base/log.h"

@@ -1,5 +1,5 @@
-/* Time of a window of R rows on the pocket model, one thread a rank: verified against single rows first, then
- * the median of many runs that are dropped, so that every run sees the same state. */
+/* Time of a window of R rows on the pocket model, one thread a rank: verified against single rows
+ * first, then the median of many runs that are dropped, so that every run sees the same state. */
 #include "src/base/clock.h"
 #include "src/base/log.h"
 #include "tests/rig/goldens.h"
@@ -69,7 +69,8 @@ static void measure(struct rig *g, void *arg)
         qsort(t, RUNS, sizeof(t[0]), by_value);
         one = i ? one : t[RUNS / 2];
         if (g->rank == 0)
-            printf("%d rank%s, %2d rows: %8.1f us, %.2f of one row; %llu exchanges, waited %.1f us, moved "
+            printf("%d rank%s, %2d rows: %8.1f us, %.2f of one row; %llu exchanges, waited %.1f "
+                   "us, moved "
                    "%.1f us\n",
                    g->m->ranks, g->m->ranks > 1 ? "s" : "", rows, (double)t[RUNS / 2] / 1e3,
                    (double)t[RUNS / 2] / (double)one, (unsigned long long)s.exchanges / RUNS,

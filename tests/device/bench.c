@@ -1,7 +1,7 @@
 /* A short table of op times on the device at the sizes of one of two ranks of V4.1: medians of
  * captured launches, weights from several copies in turn so that the cache does not hold them.
  *
- *   bench [-m] [file]        the table as JSON lines too; -m: as on a device with little shared memory
+ *   bench [-m] [file]    the table as JSON lines too; -m: as on a device with little shared memory
  */
 #include "tests/device/lab.h"
 

@@ -2,8 +2,9 @@
  *
  *   exchanges [-d] [file]     -d: a device for each rank; the table as JSON lines too
  *
- * A launch evicts the cache, meets the other rank in a sum of its own, and then adds CHAIN sums of values that nothing
- * has touched since, between two looks at the device's clock; a sample is a CHAIN-th of the time between.
+ * A launch evicts the cache, meets the other rank in a sum of its own, and then adds CHAIN sums of
+ * values that nothing has touched since, between two looks at the device's clock; a sample is a
+ * CHAIN-th of the time between.
  */
 #include "tests/device/lab.h"
 

@@ -1,9 +1,10 @@
-/* Products by weights of every format at the shapes of one of two ranks of V4.1, cold: captured calls that
- * each read other bytes of a buffer many times the cache, medians of REPEATS launches.
+/* Products by weights of every format at the shapes of one of two ranks of V4.1, cold: captured
+ * calls that each read other bytes of a buffer many times the cache, medians of REPEATS launches.
  *
  *   products [-s] [-w] [-c NAME] [file]
- *                 -s lets no launches overlap, -w reads the same bytes in each call of a matrix: what weights
- *                 that lie in L2 could gain; -c the cases with NAME in theirs; file: JSON lines too
+ *                 -s lets no launches overlap, -w reads the same bytes in each call of a matrix:
+ *                 what weights that lie in L2 could gain; -c the cases with NAME in theirs; file:
+ *                 JSON lines too
  */
 #include "tests/device/lab.h"
 

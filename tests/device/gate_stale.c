@@ -1,5 +1,5 @@
-/* gate_stale.c - tandem with a fault that gate G6 is there to catch: what a graph copies to the device stays what it was
- * when the graph was made. Not a test itself.
+/* gate_stale.c - tandem with a fault that gate G6 is there to catch: what a graph copies to the
+ * device stays what it was when the graph was made. Not a test itself.
  *
  *   tandem_gate_stale gate ...
  */

@@ -1,9 +1,11 @@
-/* Which kernels the program has, and which of them it has launched: the calls by which nvcc's code makes kernels known and
- * launches them are wrapped (meson.build).
+/* Which kernels the program has, and which of them it has launched: the calls by which nvcc's code
+ * makes kernels known and launches them are wrapped (meson.build).
  *
- *   device -k FILE PART...     adds the names of the kernels that PART launched to FILE, alone or in a graph
- *   device kernels FILE NAME   1 if FILE lacks one that the program has, but for those with NAME in theirs; instances
- *                              that differ in the width of EXL3 codes alone stand for each other
+ *   device -k FILE PART...     adds the names of the kernels that PART launched to FILE, alone or
+ *                              in a graph
+ *   device kernels FILE NAME   1 if FILE lacks one that the program has, but for those with NAME in
+ *                              theirs; instances that differ in the width of EXL3 codes alone stand
+ *                              for each other
  */
 #include <cuda_runtime_api.h>
 #include <limits.h>
@@ -63,7 +65,8 @@ cudaError_t __wrap_cudaLaunchKernelExC(const cudaLaunchConfig_t *c, const void *
     return __real_cudaLaunchKernelExC(c, entry, args);
 }
 
-/* <<< >>> asks for a handle before it launches the first time; older compilers launch by the entry. */
+/* <<< >>> asks for a handle before it launches the first time; older compilers launch by the
+ * entry. */
 __attribute__((weak)) cudaError_t __real___cudaGetKernel(cudaKernel_t *kernel, const void *entry);
 cudaError_t __wrap___cudaGetKernel(cudaKernel_t *kernel, const void *entry);
 cudaError_t __wrap___cudaGetKernel(cudaKernel_t *kernel, const void *entry)

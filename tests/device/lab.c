@@ -242,7 +242,8 @@ static bool run_device(const struct trial *t, struct side *s, int row, int rows,
     for (int i = 0; i < t->bufs && fresh; i++)
         if (t->buf[i].kind == BUF_IN)
             upload(t, s, i);
-    if (fresh && q->ops->wait(q) != 0) /* some are weights, which an op may read before those in front have ended */
+    /* some are weights, which an op may read before those in front have ended */
+    if (fresh && q->ops->wait(q) != 0)
         lab_fail(l, "%s: inputs do not arrive", t->name);
     for (int i = 0; i < t->bufs; i++)
         if ((fresh && t->buf[i].kind != BUF_IN) || t->buf[i].kind == BUF_OUT ||
@@ -342,8 +343,8 @@ static void compare_rows(const struct trial *t, const struct side *all, const st
     }
 }
 
-/* Whether the op for so many rows launches a kernel that was launched in less than FEW cases: it is captured to see
- * that. */
+/* Whether the op for so many rows launches a kernel that was launched in less than FEW cases: it is
+ * captured to see that. */
 static bool has_rare_kernel(const struct trial *t, struct side *s, int rows)
 {
     const struct backend_ops *b = t->lab->dev->ops;
@@ -360,7 +361,8 @@ static bool has_rare_kernel(const struct trial *t, struct side *s, int rows)
     return kernels_least() < 2 * FEW; /* each is captured and run */
 }
 
-/* All rows, and one to four where those have kernels of their own: the first cases of an op show that. */
+/* All rows, and one to four where those have kernels of their own: the first cases of an op show
+ * that. */
 static void run_quick(struct trial *t, struct side *dev)
 {
     if (!t->lab->few || has_rare_kernel(t, dev, t->rows))
@@ -385,13 +387,15 @@ static bool too_large(struct trial *t)
     return true;
 }
 
-/* Of runs of fewer rows, those that most is not against: on both sides of where other kernels begin. */
+/* Of runs of fewer rows, those that most is not against: on both sides of where other kernels
+ * begin. */
 static bool is_wanted(const struct lab *l, int rows)
 {
     return l->most == 0 || rows == 1 || rows == 3 || rows == 8 || rows == 9 || rows == LAB_ROWS;
 }
 
-/* Rows beyond those of small windows: the last one alone, and all others as windows that are none of the small ones. */
+/* Rows beyond those of small windows: the last one alone, and all others as windows that are none
+ * of the small ones. */
 static void run_chunks(struct trial *t, const struct side *all, struct side *dev)
 {
     int last = t->rows - 1, cut = LAB_ROWS + 1 + (t->rows - LAB_ROWS) / 2;

@@ -32,9 +32,10 @@ struct lab {
     struct queue *ref_q, *q;
     const char *op; /* being tested */
     int cases, failures;
-    bool quick;   /* the device alone and each case once, for tools that make a program slow */
-    bool few;     /* of quick: a few cases for every kernel */
-    size_t most;  /* cases of more bytes are left out, and of the others most runs of fewer rows; 0: none */
+    bool quick; /* the device alone and each case once, for tools that make a program slow */
+    bool few;   /* of quick: a few cases for every kernel */
+    /* cases of more bytes are left out, and of the others most runs of fewer rows; 0: none */
+    size_t most;
     int left_out;
     double worst; /* of this op, as a share of its tolerance */
     uint64_t seed;
@@ -45,7 +46,7 @@ enum buf_kind {
     BUF_OUT, /* poisoned on the device */
     BUF_INOUT,
     BUF_SPENT, /* what the op leaves in it does not matter */
-    BUF_MATS, /* struct mat [n] whose blobs lie in buffer `blob` */
+    BUF_MATS,  /* struct mat [n] whose blobs lie in buffer `blob` */
     BUF_SCRATCH
 };
 
@@ -104,8 +105,8 @@ void lab_run(struct trial *t);
 /* lab_refuse - all rows, on the device alone: the wait says `want`. */
 void lab_refuse(struct trial *t, int want);
 
-/* lab_beside - two cases at once, `times` times with random pauses, each on a queue of its own: both leave the bits that
- * they leave alone. */
+/* lab_beside - two cases at once, `times` times with random pauses, each on a queue of its own:
+ * both leave the bits that they leave alone. */
 void lab_beside(struct trial *t, struct trial *other, int times);
 
 /* random values */

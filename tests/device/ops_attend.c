@@ -4,8 +4,8 @@
 #include "kernels/ref/codec.h"
 #include "src/base/log.h"
 
-/* `rows` made-up rows of a state, values around `off`, every seventh `loud` times as large, stored by its codec; behind
- * them the bytes are poison. */
+/* `rows` made-up rows of a state, values around `off`, every seventh `loud` times as large, stored
+ * by its codec; behind them the bytes are poison. */
 static unsigned char *stored_rows(struct trial *t, enum codec c, int cols, int cap, int slots,
                                   int rows, float off, float by, float loud)
 {
@@ -283,11 +283,12 @@ static void attend(struct lab *l)
         { CODEC_QW, CODEC_QC, 4, 128, 64, 0, 5, 300, 250, ATTEND_BLOCK, ROUND_BF16 },
         { CODEC_QW, CODEC_QC, 64, 512, 128, 512, 0, 900, 0, ATTEND_CAUSAL, ROUND_BF16, 64 },
         { CODEC_QW, CODEC_QC, 17, 256, 128, 100, 0, 3, 0, ATTEND_CAUSAL, ROUND_NONE, 32 },
-        /* few rows' sums fit into the scratch, not those of all; then two blocks of the second one find room if they are
-         * laid out closer */
+        /* few rows' sums fit into the scratch, not those of all; then two blocks of the second one
+         * find room if they are laid out closer */
         { CODEC_QW, CODEC_QC, 96, 512, 128, 200, 0, 900, 0, ATTEND_CAUSAL, ROUND_BF16, 64 },
         { CODEC_QW, CODEC_QC, 112, 512, 128, 300, 0, 900, 0, ATTEND_CAUSAL, ROUND_BF16, 64 },
-        /* 32 gangs of 16 rows: on 132 multiprocessors all blocks fit at once, but not as clusters */
+        /* 32 gangs of 16 rows: on 132 multiprocessors all blocks fit at once, but not as
+         * clusters */
         { CODEC_QW, CODEC_QC, 32, 512, 128, 512, 0, 900, 0, ATTEND_CAUSAL, ROUND_BF16, 64 },
         { CODEC_QW, CODEC_QC, 32, 512, 128, 512, 0, 900, 0, ATTEND_CAUSAL, ROUND_NONE, 64 },
         { CODEC_QW, CODEC_QC, 32, 512, 128, 64, 0, 900, 0, ATTEND_CAUSAL, ROUND_BF16, 64,
@@ -308,12 +309,15 @@ static void attend(struct lab *l)
         { CODEC_F32, CODEC_F32, 2, 64, 9, 6, 0, 64, 0, ATTEND_CAUSAL, ROUND_BF16, 16 },
         { CODEC_F32, CODEC_F32, 3, 320, 20, 0, 4, 10, 2, ATTEND_BLOCK, ROUND_NONE },
         { CODEC_F32, CODEC_F32, 2, 1024, 9, 6, 0, 64, 0, ATTEND_CAUSAL, ROUND_NONE },
-        /* 128 keys a block: more than a device of little shared memory has room for; the last one, for that is told once */
+        /* 128 keys a block: more than a device of little shared memory has room for; the last one,
+         * for that is told once */
         { CODEC_QW, CODEC_QC, 32, 512, 128, 896, 0, 1500, 0, ATTEND_CAUSAL, ROUND_BF16, 64, 3,
           .large = true },
     };
 
-    int slower = 0; /* than on matrix units, which have room for all of these on every device but for the large one */
+    /* than on matrix units, which have room for all of these on every device but for the large one
+     * */
+    int slower = 0;
 
     lab_begin(l, "attend");
     for (int i = 0; i < COUNT(shapes); i++) {
@@ -334,7 +338,8 @@ static void attend(struct lab *l)
     lab_end(l);
 }
 
-/* 16 rows of the first, 8 rows of the second: on 132 multiprocessors gangs of both find room, but not as clusters. */
+/* 16 rows of the first, 8 rows of the second: on 132 multiprocessors gangs of both find room, but
+ * not as clusters. */
 static const struct look crowds[] = {
     { CODEC_QW, CODEC_QC, 32, 512, 128, 64, 0, 900, 0, ATTEND_CAUSAL, ROUND_BF16, 64 },
     { CODEC_QW, CODEC_QC, 64, 512, 128, 64, 0, 700, 0, ATTEND_CAUSAL, ROUND_BF16, 64 },
@@ -362,7 +367,8 @@ static void attend_behind(struct lab *l)
     lab_end(l);
 }
 
-/* F-27: gangs of one queue beside those of another; not under a tool, which takes a minute for it. */
+/* F-27: gangs of one queue beside those of another; not under a tool, which takes a minute for
+ * it. */
 static void two_queues(struct lab *l)
 {
     static const int rows[] = { 16, 8 };

@@ -113,8 +113,9 @@ static void run_gated_trial(struct lab *l, const struct gated *s)
     lab_run(&t);
 }
 
-/* Biases a step apart, so that another order of sums chooses the same experts; and few of them where all logits are zero,
- * so that experts tie, inside a tile and between tiles. At last with scratch for the sums of a few rows. */
+/* Biases a step apart, so that another order of sums chooses the same experts; and few of them
+ * where all logits are zero, so that experts tie, inside a tile and between tiles. At last with
+ * scratch for the sums of a few rows. */
 static void route_gated(struct lab *l)
 {
     static const struct gated shapes[] = {
@@ -360,8 +361,8 @@ static void moe(struct lab *l)
     lab_end(l);
 }
 
-/* Little scratch: the order of many rows' picks comes in passes, which begin and end inside an expert's rows. The second time
- * EXL3 goes where devices have it that are not for crowd.cu. */
+/* Little scratch: the order of many rows' picks comes in passes, which begin and end inside an
+ * expert's rows. The second time EXL3 goes where devices have it that are not for crowd.cu. */
 static void passes(struct lab *l)
 {
     static const struct expert_shape shapes[] = {
@@ -419,7 +420,8 @@ static void ends(struct lab *l)
         { 6, 3, 128, 128, 128, MUL1_3, MUL1_5, ROUND_NONE, 67, 0, 128 },
         { 6, 3, 128, 128, 0, MUL1_3, MUL1_3, ROUND_NONE, 67, 0, 128 },
         { 6, 3, 64, 64, 0, MXFP4, MXFP4, ROUND_NONE, 67, 0, 32 },
-        /* lots that end where an expert's rows do, before and behind; items of many units, of which most parts are */
+        /* lots that end where an expert's rows do, before and behind; items of many units, of which
+         * most parts are */
         { 2, 1, 128, 128, 0, MUL1_3, MUL1_3, ROUND_NONE, 96, 96, 128 },
         { 2, 1, 128, 128, 0, MUL1_3, MUL1_3, ROUND_NONE, 97, 97, 128 },
         { 2, 1, 128, 128, 128, MUL1_3, MUL1_5, ROUND_NONE, 127, 127, 128 },
@@ -433,8 +435,8 @@ static void ends(struct lab *l)
     lab_end(l);
 }
 
-/* A pick of no expert, or of one that the call was not queued for, is told by the wait, and the next call finds the
- * queue's counters as they were. Few rows, and many by both kernels. */
+/* A pick of no expert, or of one that the call was not queued for, is told by the wait, and the
+ * next call finds the queue's counters as they were. Few rows, and many by both kernels. */
 static void faults(struct lab *l)
 {
     static const struct expert_shape shapes[] = {
@@ -488,7 +490,8 @@ static void two_queues(struct lab *l)
     lab_end(l);
 }
 
-/* What a call is not queued for ends it with one line, before anything is launched or on the device. */
+/* What a call is not queued for ends it with one line, before anything is launched or on the
+ * device. */
 static void refusals(struct lab *l)
 {
     static const struct {

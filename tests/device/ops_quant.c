@@ -33,8 +33,8 @@ static void run_product(const struct trial *t, const struct op_table *op, struct
         op->matmul(q, &a);
 }
 
-/* Weights of FP8 are as large as 448 here, those of MXFP4 above 1 too: smaller inputs keep sums near 1, as tolerances take
- * them.
+/* Weights of FP8 are as large as 448 here, those of MXFP4 above 1 too: smaller inputs keep sums
+ * near 1, as tolerances take them.
  * Every other row of the inputs is of bf16 numbers: rows that need fewer planes than their
  * neighbours must not notice. */
 static void make_product(struct lab *l, const struct quant_shape *s, struct trial *t)
@@ -162,7 +162,8 @@ static void plain(struct lab *l)
     lab_end(l);
 }
 
-/* Many rows of sums that are cut into several splits. Values of the cases behind these stay as they are. */
+/* Many rows of sums that are cut into several splits. Values of the cases behind these stay as they
+ * are. */
 static void prompts(struct lab *l)
 {
     static const int types[] = { 2, 3, 5, 7, 8, 15, 28, 31, 33, 36 };
@@ -181,8 +182,8 @@ static void prompts(struct lab *l)
     l->seed = seed;
 }
 
-/* F-15: every class of row counts, on both sides of where another kernel takes over; and more strips than an H200 has
- * multiprocessors, which are not of thin.cuh. */
+/* F-15: every class of row counts, on both sides of where another kernel takes over; and more
+ * strips than an H200 has multiprocessors, which are not of thin.cuh. */
 static void row_counts(struct lab *l)
 {
     static const int counts[] = { 1, 16, 17, 64, 65, 144, 145, 255, 256, 257, 512 };
@@ -195,8 +196,8 @@ static void row_counts(struct lab *l)
     lab_end(l);
 }
 
-/* Of every width the kernels that the shapes above may leave out: more strips than an H200 has room for two blocks of
- * each multiprocessor, and two groups of rows. */
+/* Of every width the kernels that the shapes above may leave out: more strips than an H200 has room
+ * for two blocks of each multiprocessor, and two groups of rows. */
 static void widths(struct lab *l)
 {
     uint64_t seed = l->seed;
@@ -243,10 +244,12 @@ static void two_queues(struct lab *l)
     lab_end(l);
 }
 
-/* Shapes whose splits send their sums through memory: on an H200, on a GB10, on a device of four multiprocessors. */
+/* Shapes whose splits send their sums through memory: on an H200, on a GB10, on a device of four
+ * multiprocessors. */
 static const int through[][2] = { { 7296, 1056 }, { 3072, 1056 }, { 130, 2048 } };
 
-/* A row with a NaN and one with an infinity, which the first split has, beside one that is finite. */
+/* A row with a NaN and one with an infinity, which the first split has, beside one that is
+ * finite. */
 static void not_finite(struct lab *l)
 {
     lab_begin(l, "not finite");

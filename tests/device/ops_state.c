@@ -117,7 +117,8 @@ static void run_keep(const struct trial *t, const struct op_table *op, struct qu
     op->row_keeps(q, &(struct row_keeps_args){ .of = { beside, stored }, .n = 2 });
 }
 
-/* Not normed, and normed with a single value in a row, so that the sum has one term: bit for bit. */
+/* Not normed, and normed with a single value in a row, so that the sum has one term: bit for
+ * bit. */
 static void row_keeps(struct lab *l)
 {
     static const struct kept shapes[] = {

@@ -5,8 +5,8 @@
 
 #include <stdbool.h>
 
-/* pretend - devices that are opened from now on are said to be of an architecture that is not served, or to have the shared
- * memory of a GB10: 99 KiB a block, 100 a multiprocessor */
+/* pretend - devices that are opened from now on are said to be of an architecture that is not
+ * served, or to have the shared memory of a GB10: 99 KiB a block, 100 a multiprocessor */
 extern struct pretend {
     bool too_old, little_shared;
 } pretend;
@@ -28,8 +28,8 @@ void kernels_watch(void);
 /* kernels_save - add the names of the kernels that were launched to a file; not 0 if it cannot */
 int kernels_save(const char *path);
 
-/* kernels_least - how often the kernel that was launched least often since the last call had been launched before;
- * INT_MAX if none was */
+/* kernels_least - how often the kernel that was launched least often since the last call had been
+ * launched before; INT_MAX if none was */
 int kernels_least(void);
 
 #endif

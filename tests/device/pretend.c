@@ -1,4 +1,5 @@
-/* What the device says of itself, where a test wants another answer: the call that asks is wrapped (meson.build). */
+/* What the device says of itself, where a test wants another answer: the call that asks is wrapped
+ * (meson.build). */
 #include <cuda_runtime_api.h>
 
 #include "tests/device/parts.h"

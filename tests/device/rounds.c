@@ -12,7 +12,7 @@
 int rounds_failures;
 struct run rounds_serial;
 
-/* ---- what is asked ---------------------------------------------------------------------------- */
+/* ---- what is asked --------------------------------------------------------------------------- */
 
 struct asked {
     int first, n, max; /* of the text; tokens of the reply */
@@ -34,7 +34,7 @@ static void ask(int i, bool draft, struct asked *a)
     a->sampler.seed = 7;
 }
 
-/* ---- one job ---------------------------------------------------------------------------------- */
+/* ---- one job --------------------------------------------------------------------------------- */
 
 static int prepare(struct job *j, struct rank *k)
 {
@@ -90,7 +90,8 @@ static int pass(struct run *r, struct lead *l)
     return err;
 }
 
-/* A number that is none in what the third layer keeps of slot 0, as a broken kernel would leave it. */
+/* A number that is none in what the third layer keeps of slot 0, as a broken kernel would leave
+ * it. */
 static int spoil(struct lead *l)
 {
     struct rank *k = lead_round(l)->k;

@@ -1,4 +1,5 @@
-/* rounds - requests that a test runs with settings of its own, by whole ranks on the CUDA backend. */
+/* rounds - requests that a test runs with settings of its own, by whole ranks on the CUDA
+ * backend. */
 #ifndef TANDEM_TESTS_DEVICE_ROUNDS_H
 #define TANDEM_TESTS_DEVICE_ROUNDS_H
 

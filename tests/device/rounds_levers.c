@@ -1,4 +1,5 @@
-/* rounds_levers.c owns the settings that are off unless they are asked for: the replies are those of rounds without. */
+/* rounds_levers.c owns the settings that are off unless they are asked for: the replies are those
+ * of rounds without. */
 #include "tests/device/rounds.h"
 
 static const char *const settings[] = { "early_ingest=on", "graph_pieces=3", "graph_pieces=8",

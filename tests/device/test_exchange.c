@@ -88,7 +88,8 @@ static void sums(struct rank *r)
                 in[i] = value(r->rank, from + i);
             r->b->put(r->q, x, in, sizeof(float) * (size_t)n);
             comm_sum(r->c, r->q, s, x, (size_t)n);
-            /* a copy that waits for an exchange must not stand before another rank's copies to the device */
+            /* a copy that waits for an exchange must not stand before another rank's copies to the
+             * device */
             r->b->get(r->q, out, x, sizeof(float) * (size_t)n);
             CHECK(r->b->wait(r->q) == 0);
             CHECK(comm_check(r->c) == 0);
@@ -229,8 +230,8 @@ static void late(struct rank *r)
     r->b->free(r->d, x);
 }
 
-/* A rank that has closed is still written to by one that does not know: a late exchange runs into its limit, not into
- * memory that is gone. */
+/* A rank that has closed is still written to by one that does not know: a late exchange runs into
+ * its limit, not into memory that is gone. */
 static void closed(struct rank *r)
 {
     float *x = take(r, sizeof(float) * N);
@@ -275,7 +276,8 @@ static void *run(void *arg)
 {
     struct rank *r = arg;
     struct comm_settings s = { .partials = r->wire,
-                               .slot_bytes = 131072, /* a thread has one piece of what is short, and several */
+                               /* a thread has one piece of what is short, and several */
+                               .slot_bytes = 131072,
                                .spin_us = 20,
                                .wait_limit_ms = r->fn == late || r->fn == closed || r->fn == faulty
                                                     ? 800
@@ -349,7 +351,8 @@ static void over_links(void)
     }
 }
 
-/* For tools that run one kernel at a time: a rank that waits for nobody. There is no link to nobody. */
+/* For tools that run one kernel at a time: a rank that waits for nobody. There is no link to
+ * nobody. */
 static void rank_alone(void)
 {
     world(1, COMM_BF16, 0, sums);
@@ -357,7 +360,8 @@ static void rank_alone(void)
     world(1, COMM_F32, 0, gathers);
 }
 
-/* exchange [-d | -q]      -d: ranks on as many devices as there are, at least two; -q: one rank, for tools */
+/* exchange [-d | -q]    -d: ranks on as many devices as there are, at least two; -q: one rank, for
+ * tools */
 int exchange_main(int argc, char **argv)
 {
     int r = lab_open(&lab);

@@ -99,8 +99,9 @@ static double apart(const struct choices *x, const struct choices *y, int call, 
     return most;
 }
 
-/* The first row for which some layer chose other experts. A choice that no other one can have caused, which
- * lies in an earlier layer and no later row, must have been as close as scores within tol allow. */
+/* The first row for which some layer chose other experts. A choice that no other one can have
+ * caused, which lies in an earlier layer and no later row, must have been as close as scores within
+ * tol allow. */
 static int first_turned(const char *name, double tol, const struct choices *want,
                         const struct choices *got)
 {

@@ -1,5 +1,5 @@
-/* The format goldens through the products of a device: inputs with a single one show a weight's value, and
- * a layer's golden inputs its golden outputs. */
+/* The format goldens through the products of a device: inputs with a single one show a weight's
+ * value, and a layer's golden inputs its golden outputs. */
 #include "tests/kernels/golden.h"
 #include "tests/kernels/qmat.h"
 
@@ -152,7 +152,8 @@ Test(golden_products, fp8_and_fp4_weights_have_the_golden_values)
     bench_close(&t);
 }
 
-/* The rotated input of a single one has one magnitude, so its rounding to f16 scales a whole row. */
+/* The rotated input of a single one has one magnitude, so its rounding to f16 scales a whole
+ * row. */
 Test(golden_products, exl3_weights_have_the_golden_values)
 {
     struct golden g;
@@ -191,7 +192,8 @@ Test(golden_products, exl3_weights_have_the_golden_values)
     bench_close(&t);
 }
 
-/* The golden rounds the product with suh once more than the op does (order R): an ulp of f16 apart. */
+/* The golden rounds the product with suh once more than the op does (order R): an ulp of f16
+ * apart. */
 Test(golden_products, an_exl3_layer_has_the_golden_outputs)
 {
     struct golden g;

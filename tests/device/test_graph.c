@@ -1,8 +1,8 @@
 /* Captured windows of the pocket model: a graph is made once for a number of rows and then serves
  * every position, token and sampler, with the bits of the same calls made one by one.
  *
- *   graph [-q] [tokens [ranks]]      how many tokens each reply gets, and the most ranks (2); -q, for tools that make a
- *                                    program slow: a window and a reply alone
+ *   graph [-q] [tokens [ranks]]      how many tokens each reply gets, and the most ranks (2); -q,
+ *                                    for tools that make a program slow: a window and a reply alone
  */
 #include "src/base/clock.h"
 #include "src/verify/accept.h"
@@ -95,8 +95,9 @@ static void same(const struct rig *g, const struct rows_out *want, const struct 
     CHECK(want->states == got->states, "states after %d rows at %d, %s", rows, at, how);
 }
 
-/* Windows of R rows at four positions and in slots of their own: eager, by one graph, and by one whose ops run side by
- * side where ranks do not share the device, every second one with weights asked for ahead. */
+/* Windows of R rows at four positions and in slots of their own: eager, by one graph, and by one
+ * whose ops run side by side where ranks do not share the device, every second one with weights
+ * asked for ahead. */
 static void windows(struct rig *g, void *arg)
 {
     static const int sizes[] = { 2, 1, 3, 4, 6, 8, 16 };

@@ -1,9 +1,10 @@
 /* Every op of the CUDA backend against the reference: see lab.h.
  *
- *   ops [-q] [-f] [-s] [-m] [-b BYTES] [part]     -q leaves out the reference and the runs of fewer rows, -f of those cases too that
- *                                      have no kernel which was not in two before; -s lets no launches overlap; -m: as on a
- *                                      device with little shared memory; -b leaves out cases of more bytes than so many, and of
- *                                      others most runs of fewer rows
+ *   ops [-q] [-f] [-s] [-m] [-b BYTES] [part]
+ *
+ * -q leaves out the reference and the runs of fewer rows, -f of those cases too that have no kernel
+ * which was not in two before; -s lets no launches overlap; -m: as on a device with little shared
+ * memory; -b leaves out cases of more bytes than so many, and of others most runs of fewer rows.
  */
 #include "tests/device/lab.h"
 #include "tests/device/parts.h"

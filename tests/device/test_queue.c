@@ -241,7 +241,7 @@ static void graphs(void)
     b->free(d, x), b->free(d, y);
 }
 
-/* ---- bytes that come late --------------------------------------------------------------------- */
+/* ---- bytes that come late -------------------------------------------------------------------- */
 
 #define LATE 5000
 
@@ -264,8 +264,8 @@ static void side(enum side_at at, int lane)
     b->op->side(q, &(struct side_args){ .at = at, .lane = lane });
 }
 
-/* Lane i doubles array i + 1 some times and takes array 0 in; then all are added up. The last section is met by the end
- * of the capture alone. */
+/* Lane i doubles array i + 1 some times and takes array 0 in; then all are added up. The last
+ * section is met by the end of the capture alone. */
 static void queue_sections(float *const x[1 + SIDE_LANES], float *sum)
 {
     for (int i = 0; i < SIDE_LANES; i++) {
@@ -325,7 +325,8 @@ static void sections(void)
         b->free(d, x[i]);
 }
 
-/* Weights that are asked for ahead are nobody's result; the last range is cut down to whole units. */
+/* Weights that are asked for ahead are nobody's result; the last range is cut down to whole
+ * units. */
 static void ahead(void)
 {
     float *x = take(LEN * sizeof(*x)), host[LEN], out[LEN];
@@ -535,7 +536,8 @@ static void watched(void)
     b->free(d, x), b->free(d, d_info), b->free(d, d_at);
 }
 
-/* What a library gathers between: parts of three ranks, of which the middle one is of other values. */
+/* What a library gathers between: parts of three ranks, of which the middle one is of other
+ * values. */
 static void parts_added(void)
 {
     enum { WORLD = 3, N = 5001, STRIDE = N * 4 + 12 };

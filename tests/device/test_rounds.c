@@ -19,7 +19,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* ---- a device that has no memory for graphs --------------------------------------------------- */
+/* ---- a device that has no memory for graphs -------------------------------------------------- */
 
 static int graphs_left = -1; /* -1: as many as there is room for */
 
@@ -42,7 +42,7 @@ int __wrap_cuda_graph_end(struct queue *q, struct graph **out)
     return fail(-ENOMEM, "a device without memory for graphs");
 }
 
-/* ---- n-gram rows that come late, or not at all -------------------------------------------------- */
+/* ---- n-gram rows that come late, or not at all ----------------------------------------------- */
 
 static struct {
     bool on;
@@ -130,9 +130,10 @@ void __wrap_cuda_graph_launch(struct queue *q, struct graph *g)
     launches++;
 }
 
-/* ---- what a round asks of the driver ----------------------------------------------------------- */
+/* ---- what a round asks of the driver --------------------------------------------------------- */
 
-/* Calls that wait for the device, and calls that allocate on it or move bytes past the kernels: by whoever makes them. */
+/* Calls that wait for the device, and calls that allocate on it or move bytes past the kernels: by
+ * whoever makes them. */
 #define WAITS(F)                                                                                   \
     F(cudaStreamSynchronize, (cudaStream_t s), (s))                                                \
     F(cudaEventSynchronize, (cudaEvent_t e), (e))                                                  \
@@ -182,7 +183,7 @@ int __wrap_round_run(struct rounds *r, const struct plan_round *p, int64_t t_ns,
     return err;
 }
 
-/* ---- cases ------------------------------------------------------------------------------------ */
+/* ---- cases ----------------------------------------------------------------------------------- */
 
 static void make_serial(void)
 {
@@ -191,8 +192,8 @@ static void make_serial(void)
     rounds_print("serial, eager", &rounds_serial);
 }
 
-/* F-05, F-06, F-08, F-19 and the law of capture: replies do not depend on drafts, depth, company, the slot's
- * last request, or on what is captured. */
+/* F-05, F-06, F-08, F-19 and the law of capture: replies do not depend on drafts, depth, company,
+ * the slot's last request, or on what is captured. */
 static void replies(const char *ranks)
 {
     static const char *const depths[] = { "depth=0", "depth=1", "depth=2",   "depth=3",
@@ -221,8 +222,8 @@ static void one_rank(void)
     replies("ranks=1");
 }
 
-/* F-19: a request behind others, in a slot that held longer prompts, is the one of a process that has
- * nothing else to do. */
+/* F-19: a request behind others, in a slot that held longer prompts, is the one of a process that
+ * has nothing else to do. */
 static void fresh(void)
 {
     for (int i = 0; i < ASKED; i++) {
@@ -250,7 +251,8 @@ static void bound(void)
     }
 }
 
-/* F-17, F-18: a second pass over the same requests, the longest included, makes nothing on the device. */
+/* F-17, F-18: a second pass over the same requests, the longest included, makes nothing on the
+ * device. */
 static void no_allocation(void)
 {
     struct run r = { .draft = true, .together = 2, .passes = 3 };
@@ -267,7 +269,8 @@ static void no_allocation(void)
     CHECK(r.graphs.dropped == 0, "%llu graphs dropped", (unsigned long long)r.graphs.dropped);
 }
 
-/* F-17: a round waits for its device once, at its end, and asks nothing of the driver that might. */
+/* F-17: a round waits for its device once, at its end, and asks nothing of the driver that
+ * might. */
 static void one_wait(void)
 {
     struct run r = {
@@ -283,7 +286,8 @@ static void one_wait(void)
            driver.rounds, driver.one);
 }
 
-/* n-gram rows that come while their window runs already: the same replies; rows that are lost or never come end it. */
+/* n-gram rows that come while their window runs already: the same replies; rows that are lost or
+ * never come end it. */
 static void late_rows(void)
 {
     static const char *const ranks[] = { "ranks=1", "ranks=2" }, *const graphs[] = { "graphs=on",
@@ -350,7 +354,8 @@ static int count_of(const char *text, const char *what)
     return n;
 }
 
-/* No memory for a graph: said once, and the replies are the same. The first graph only checks limits. */
+/* No memory for a graph: said once, and the replies are the same. The first graph only checks
+ * limits. */
 static void out_of_memory(void)
 {
     static const int rooms[] = { 0, 1, 8 };
@@ -373,7 +378,8 @@ static void out_of_memory(void)
     }
 }
 
-/* F-16: bad logits end the round, by slot and row; with trace_numerics by layer. They never become text. */
+/* F-16: bad logits end the round, by slot and row; with trace_numerics by layer. They never become
+ * text. */
 static void bad_numbers(void)
 {
     static const struct {
@@ -434,8 +440,8 @@ static int with_window(int span)
     return code;
 }
 
-/* A model beyond a kernel's limit is refused at the start, by the kernel and with its numbers; one that is beyond that
- * of a faster kernel alone runs, and that is said once. */
+/* A model beyond a kernel's limit is refused at the start, by the kernel and with its numbers; one
+ * that is beyond that of a faster kernel alone runs, and that is said once. */
 static void limits(void)
 {
     CHECK(with_window(1 << 16) != 0, "a window of 65536 rows");

@@ -94,7 +94,8 @@ Test(drafter, opens_by_name_what_the_checkpoint_has)
         { "dspark", NULL, "the checkpoint has no dspark drafter" },
         { "mtp", NULL, "the checkpoint has no mtp drafter" },
         { "eagle", NULL,
-          "eagle is not in this build, want one of auto, dspark, mtp, none, ngram, oracle, random" },
+          "eagle is not in this build, want one of auto, dspark, mtp, none, ngram, oracle, "
+          "random" },
         { "", NULL, "is not in this build" },
     };
 

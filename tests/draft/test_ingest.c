@@ -1,5 +1,5 @@
-/* What a drafter learns from a window inside its forward pass (struct window, tapped) is what it learns behind it:
- * the bits of every state and proposal. */
+/* What a drafter learns from a window inside its forward pass (struct window, tapped) is what it
+ * learns behind it: the bits of every state and proposal. */
 #include "src/model/window.h"
 #include "tests/draft/draft_rig.h"
 #include "tests/rig/goldens.h"

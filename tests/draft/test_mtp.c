@@ -90,7 +90,8 @@ Test(mtp, chains_equal_float64)
     run(2, 1, every_position);
 }
 
-/* Prompts in chunks of every size; slots of one pass, and one whose slot had another text before. */
+/* Prompts in chunks of every size; slots of one pass, and one whose slot had another text
+ * before. */
 static void slots_together(struct draft_rig *b, struct rig *g)
 {
     static const int at[] = { 47, 5, 20 }, chunk[] = { 16, 2, 7 };

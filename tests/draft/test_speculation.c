@@ -13,7 +13,8 @@
 static const int start[SLOTS_MAX] = { 10, 20, 30, 40 };
 static const uint64_t inputs[SLOTS_MAX] = { 1, 2, 3, 4 };
 
-/* A pass over these slots, behind windows that accepted three tokens each: the last is 100 + slot. */
+/* A pass over these slots, behind windows that accepted three tokens each: the last is 100 +
+ * slot. */
 static void run(struct speculation *s, unsigned slots)
 {
     cr_assert(eq(int, spec_launch(s, slots, start, inputs), 0));
@@ -111,7 +112,8 @@ Test(speculation, one_pass_is_on_its_way_at_a_time)
     cr_expect(eq(int, spec_launch(&s, 2, start, inputs), 0));
 }
 
-/* T36: cancelled between launch and commit; the pass is settled before the slot has a new request. */
+/* T36: cancelled between launch and commit; the pass is settled before the slot has a new
+ * request. */
 Test(speculation, T36_a_cancelled_slot_leaves_nothing_to_the_next_request)
 {
     for (int when = 0; when < 3; when++) {

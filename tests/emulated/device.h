@@ -1,5 +1,6 @@
-// device - what kernels use of the language, for the processor of this machine: a thread of a block is a fiber, all
-// on one thread of the process (engine.cpp). What all lanes of a warp do together is where its fibers meet.
+// device - what kernels use of the language, for the processor of this machine: a thread of a block
+// is a fiber, all on one thread of the process (engine.cpp). What all lanes of a warp do together
+// is where its fibers meet.
 #ifndef TANDEM_TESTS_EMULATED_DEVICE_H
 #define TANDEM_TESTS_EMULATED_DEVICE_H
 
@@ -73,8 +74,9 @@ struct __align__(16) seat
     char bytes[64];
 };
 
-// meet - waits for all lanes of the warp that `mask` names, which call it with the same `what`; the last one that comes
-// calls `all`, before others go on. The seats are as they were left until the lane meets again.
+// meet - waits for all lanes of the warp that `mask` names, which call it with the same `what`; the
+// last one that comes calls `all`, before others go on. The seats are as they were left until the
+// lane meets again.
 seat *meet(const char *what, unsigned mask, const void *mine, size_t bytes,
            void (*all)(seat *) = nullptr);
 int lane();
@@ -85,7 +87,8 @@ int barrier(int mine);
 // pause - before another look at what others change: they go on first.
 void pause();
 
-// broken - the kernel's fault: prints which block of which kernel, then `what`, and ends the program.
+// broken - the kernel's fault: prints which block of which kernel, then `what`, and ends the
+// program.
 [[noreturn]] __attribute__((format(printf, 1, 2))) void broken(const char *what, ...);
 
 // Whole words of `bytes` bytes at p, in the block's shared memory if `shared`.
@@ -176,7 +179,7 @@ static inline float rsqrtf(float x)
     return 1.0f / sqrtf(x);
 }
 
-// ---- where threads meet --------------------------------------------------------------------------
+// ---- where threads meet -------------------------------------------------------------------------
 
 static inline void __syncthreads()
 {
@@ -298,7 +301,7 @@ static inline void __threadfence_system()
     __atomic_thread_fence(__ATOMIC_SEQ_CST);
 }
 
-// ---- memory ---------------------------------------------------------------------------------------
+// ---- memory -------------------------------------------------------------------------------------
 
 template <typename T> static inline T __ldcg(const T *p)
 {
@@ -333,7 +336,7 @@ template <typename T, typename V> static inline T atomicCAS(T *p, V was, V v)
     return w;
 }
 
-// ---- values ---------------------------------------------------------------------------------------
+// ---- values -------------------------------------------------------------------------------------
 
 static inline int min(int a, int b)
 {

@@ -1,4 +1,5 @@
-// engine - blocks of kernels under way on the emulated device: engine.cpp. All of it belongs to the device's thread.
+// engine - blocks of kernels under way on the emulated device: engine.cpp. All of it belongs to the
+// device's thread.
 #ifndef TANDEM_TESTS_EMULATED_ENGINE_H
 #define TANDEM_TESTS_EMULATED_ENGINE_H
 
@@ -15,7 +16,7 @@ namespace emulated
 // fiber_stack - a stack as one that is to begin with `entry` has left it
 void *fiber_stack(uintptr_t top, void (*entry)());
 
-constexpr int LINE = 128; // bytes in the cache
+constexpr int LINE = 128;  // bytes in the cache
 constexpr int CLUSTER = 8; // blocks that any device lets be one
 constexpr int SMS = 4, SM_THREADS = 1536, BLOCK_SHARED = 99 << 10, SM_SHARED = 100 << 10;
 
@@ -47,9 +48,10 @@ struct grid {
     }
 };
 
-// How the device runs what may run in any order. Even: a cluster of blocks after the other, one kernel after the other; odd:
-// as much as fits at once, the next kernel as early as it may begin, sections beside the others as late. 0 and 1: threads
-// and blocks in order and in the opposite one; from 2 on in an order drawn from it.
+// How the device runs what may run in any order. Even: a cluster of blocks after the other, one
+// kernel after the other; odd: as much as fits at once, the next kernel as early as it may begin,
+// sections beside the others as late. 0 and 1: threads and blocks in order and in the opposite one;
+// from 2 on in an order drawn from it.
 static inline unsigned order()
 {
     return emulated_order;

@@ -1,18 +1,21 @@
-/* emulated_tests [-r ORDER] [-l 1] PART [argument]... - parts of the device tests on the kernels' own sources, compiled for
- * this machine's processor.
+/* emulated_tests [-r ORDER] [-l 1] PART [argument]... - parts of the device tests on the kernels'
+ * own sources, compiled for this machine's processor.
  *
- *   emulated_tests ops attend              one file's ops against the reference (tests/device/test_ops.c)
- *   emulated_tests ops -b 100000           of all ops the cases of up to 100,000 bytes; the suite has a bound for each file
- *   emulated_tests -r 1 queue -q           in another order: engine.h, `order`
- *   emulated_tests -l 1 ops dense          a device of much shared memory and clusters of 16; else it
- *                                          is of GB10's 99 KiB a block and 8
+ *   emulated_tests ops attend       one file's ops against the reference (tests/device/test_ops.c)
+ *   emulated_tests ops -b 100000    of all ops the cases of up to 100,000 bytes; the suite has a
+ *                                   bound for each file
+ *   emulated_tests -r 1 queue -q    in another order: engine.h, `order`
+ *   emulated_tests -l 1 ops dense   a device of much shared memory and clusters of 16; else it is
+ *                                   of GB10's 99 KiB a block and 8
  *
- * From the root of the tree. The device has four multiprocessors and no wgmma; it is of no use to ask it how long something
- * takes. What it finds: wrong places and bytes, reads of what nobody wrote, lanes, threads and blocks that do not meet, copies
- * that nobody waited for, and what is missing between threads where one of the orders shows it: a fiber runs until it waits,
- * so a missing barrier lets a reader come before its writer in 0 or in 1. What it does not show: the order in which other
- * processors see what one writes (fences and caches), the four-warp matrix unit, whether registers spill, what a launch of
- * too many blocks does; and a matrix product is rounded once here, a matrix unit cuts bits off.
+ * From the root of the tree. The device has four multiprocessors and no wgmma; it is of no use to
+ * ask it how long something takes. What it finds: wrong places and bytes, reads of what nobody
+ * wrote, lanes, threads and blocks that do not meet, copies that nobody waited for, and what is
+ * missing between threads where one of the orders shows it: a fiber runs until it waits, so a
+ * missing barrier lets a reader come before its writer in 0 or in 1. What it does not show: the
+ * order in which other processors see what one writes (fences and caches), the four-warp matrix
+ * unit, whether registers spill, what a launch of too many blocks does; and a matrix product is
+ * rounded once here, a matrix unit cuts bits off.
  */
 #include <stdbool.h>
 #include <stdio.h>
@@ -55,8 +58,9 @@ int main(int argc, char **argv)
     for (size_t i = 0; argc > 1 && i < sizeof(parts) / sizeof(parts[0]); i++)
         if (strcmp(argv[1], parts[i].name) == 0)
             return parts[i].run(argc - 1, argv + 1);
-    fprintf(stderr, "usage: emulated_tests [-r ORDER] [-l 1] PART [argument]..., PART is ops, queue, "
-                    "graph, laws or rounds\n");
+    fprintf(stderr,
+            "usage: emulated_tests [-r ORDER] [-l 1] PART [argument]..., PART is ops, queue, "
+            "graph, laws or rounds\n");
     return 64;
 }
 

@@ -1,5 +1,5 @@
-/* fuzz_config_json - a config.json of any bytes: refused by name, or a model whose weights and states have sizes, cut
- * for any rank.
+/* fuzz_config_json - a config.json of any bytes: refused by name, or a model whose weights and
+ * states have sizes, cut for any rank.
  *
  * Input: a byte that chooses rank and ranks, then the text.
  */

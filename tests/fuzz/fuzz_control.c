@@ -1,5 +1,6 @@
-/* fuzz_control - what comes through a control connection, of any bytes: HELLO, a stream of frames, and the body of a
- * frame whose sender knows the secret. Refused, or a message that packs to one that reads the same.
+/* fuzz_control - what comes through a control connection, of any bytes: HELLO, a stream of frames,
+ * and the body of a frame whose sender knows the secret. Refused, or a message that packs to one
+ * that reads the same.
  *
  * Input: a byte that chooses, then the bytes.
  */
@@ -39,7 +40,7 @@ static void must(int holds)
         abort();
 }
 
-/* ---- seeds ------------------------------------------------------------------------------------- */
+/* ---- seeds ----------------------------------------------------------------------------------- */
 
 /* The stream that rank 1 sends to rank 0: two heartbeats and a stop. */
 static size_t stream_of(uint8_t *out)
@@ -108,7 +109,7 @@ size_t fuzz_seed(int i, uint8_t out[FUZZ_INPUT_MAX])
     return 1 + body.n;
 }
 
-/* ---- inputs ------------------------------------------------------------------------------------ */
+/* ---- inputs ---------------------------------------------------------------------------------- */
 
 static void hello(const uint8_t *data, size_t n)
 {

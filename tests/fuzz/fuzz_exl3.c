@@ -1,4 +1,5 @@
-/* fuzz_exl3 - tiles of any bytes: repacked and back they are the same, and all ways to multiply agree.
+/* fuzz_exl3 - tiles of any bytes: repacked and back they are the same, and all ways to multiply
+ * agree.
  *
  * Input: codebook, layout, width, blocks of outputs and inputs, rows; then bytes for suh, svh and
  * tiles, zeros where they run out. Linked with the kernels and base libraries of a build with

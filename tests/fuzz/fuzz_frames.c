@@ -1,5 +1,5 @@
-/* fuzz_frames - plan frames with any words: refused, or a message that is what was sent. The flag and the first word are
- * right, or the frame would not be looked at.
+/* fuzz_frames - plan frames with any words: refused, or a message that is what was sent. The flag
+ * and the first word are right, or the frame would not be looked at.
  *
  * Input: frames of 512 bytes one after the other, the last one filled up with zeros.
  */
@@ -17,7 +17,8 @@
 
 enum { FRAMES = 4, MAX_WORDS = 400, CHANNEL = 2 };
 
-/* Rank 0 is this file: it writes frames that a plan box would not send, where a link would have put them. */
+/* Rank 0 is this file: it writes frames that a plan box would not send, where a link would have put
+ * them. */
 static struct {
     _Alignas(4096) struct plan_frame inbox[PLAN_RING];
     _Alignas(LINK_FLAG_STRIDE) uint8_t flags[PLAN_RING * LINK_FLAG_STRIDE];
@@ -113,7 +114,8 @@ size_t fuzz_seed(int i, uint8_t out[FUZZ_INPUT_MAX])
     return (size_t)n * sizeof(f[0]);
 }
 
-/* One frame of the input, with the guards that its own words choose: right, or what the input says. */
+/* One frame of the input, with the guards that its own words choose: right, or what the input
+ * says. */
 static void send_frame(const uint8_t *data, size_t n)
 {
     uint64_t seq = t.seq + 1;

@@ -1,4 +1,5 @@
-/* fuzz_jobs - lines of a jobs file of any bytes: refused by name, or a request that every range check holds for. */
+/* fuzz_jobs - lines of a jobs file of any bytes: refused by name, or a request that every range
+ * check holds for. */
 #include "tests/fuzz/fuzz.h"
 
 #include "src/base/file.h"

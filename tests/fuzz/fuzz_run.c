@@ -1,10 +1,10 @@
-/* fuzz_run.c - runs a fuzz target without a fuzzer: its seeds and the files given, then changes of them and made-up
- * inputs, the same ones every time.
+/* fuzz_run.c - runs a fuzz target without a fuzzer: its seeds and the files given, then changes of
+ * them and made-up inputs, the same ones every time.
  *
  *   fuzz_x [-runs=N] [-seed=S] [-dump=FOLDER] [FILE | FOLDER]...
  *
- * -dump writes the target's own seeds as files, for a fuzzer to begin with. Options it does not know are ignored, so
- * that it can stand in for libFuzzer's.
+ * -dump writes the target's own seeds as files, for a fuzzer to begin with. Options it does not
+ * know are ignored, so that it can stand in for libFuzzer's.
  */
 #include "tests/fuzz/fuzz.h"
 
@@ -44,7 +44,7 @@ static uint32_t dice(uint32_t below)
     return below ? philox4x32(f.run, f.draw++, 0, 0, f.seed).w[0] % below : 0;
 }
 
-/* ---- the corpus -------------------------------------------------------------------------------- */
+/* ---- the corpus ------------------------------------------------------------------------------ */
 
 static void add(const void *data, size_t n)
 {
@@ -124,7 +124,7 @@ static void add_seeds(const char *dump)
     }
 }
 
-/* ---- inputs ------------------------------------------------------------------------------------ */
+/* ---- inputs ---------------------------------------------------------------------------------- */
 
 /* Small numbers are common, since most of what is checked is a range. */
 static void make_up(void)

@@ -1,4 +1,5 @@
-/* fuzz_settings - a settings file of any bytes: refused by name, or settings that read back as what they say. */
+/* fuzz_settings - a settings file of any bytes: refused by name, or settings that read back as what
+ * they say. */
 #include "tests/fuzz/fuzz.h"
 
 #include "src/base/config.h"

@@ -1,7 +1,8 @@
-/* fuzz_stored - modules made of any tensors: refused in words, or a weight whose parts fit each other.
+/* fuzz_stored - modules made of any tensors: refused in words, or a weight whose parts fit each
+ * other.
  *
- * Input: how the weight is asked for and its size, then for each tensor that there is its name, type,
- * rank, dimensions and first number.
+ * Input: how the weight is asked for and its size, then for each tensor that there is its name,
+ * type, rank, dimensions and first number.
  */
 #include "tests/fuzz/fuzz.h"
 

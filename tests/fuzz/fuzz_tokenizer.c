@@ -1,7 +1,7 @@
 /* fuzz_tokenizer - any text and any tokenizer.json: one clear refusal, or text that comes back.
  *
- * Input: a byte that chooses, then a text for the pocket model's tokenizer (0, 1: markers too), a whole tokenizer.json
- * (2), or the pre-tokenizer of a small one (3).
+ * Input: a byte that chooses, then a text for the pocket model's tokenizer (0, 1: markers too), a
+ * whole tokenizer.json (2), or the pre-tokenizer of a small one (3).
  */
 #include "tests/fuzz/fuzz.h"
 

@@ -1,5 +1,5 @@
-/* bed - what tests of ops stand on: a queue of the reference backend, memory that is freed together, made-up
- * values from a seed, and matrices both as ops read them and row by row. */
+/* bed - what tests of ops stand on: a queue of the reference backend, memory that is freed
+ * together, made-up values from a seed, and matrices both as ops read them and row by row. */
 #ifndef TANDEM_TESTS_KERNELS_BED_H
 #define TANDEM_TESTS_KERNELS_BED_H
 
@@ -162,7 +162,8 @@ static inline void bed_rows(struct row_info *info, int first, int slot, int pos,
         info[first + i] = (struct row_info){ .slot = slot, .pos = pos + i, .first = first };
 }
 
-/* Write made-up rows at positions lo .. hi - 1 and return what the state gives back, [hi - lo][cols]. */
+/* Write made-up rows at positions lo .. hi - 1 and return what the state gives back, [hi -
+ * lo][cols]. */
 static inline float *bed_put(struct bed *b, const struct state_view *v, int slot, int lo, int hi,
                              float by)
 {

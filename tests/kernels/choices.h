@@ -1,4 +1,5 @@
-/* choices - the definitions that picks are compared with: the largest by brute force, a choice with everything sorted. */
+/* choices - the definitions that picks are compared with: the largest by brute force, a choice with
+ * everything sorted. */
 #ifndef TANDEM_TESTS_KERNELS_CHOICES_H
 #define TANDEM_TESTS_KERNELS_CHOICES_H
 

@@ -178,7 +178,8 @@ Test(attend, bits_do_not_depend_on_workers_or_on_rows_beside)
     }
 }
 
-/* Rows share a decoded window where they can: not across slots, and not with a row that reaches further back. */
+/* Rows share a decoded window where they can: not across slots, and not with a row that reaches
+ * further back. */
 Test(attend, only_rows_that_overlap_share_a_window)
 {
     const struct attend_case *c = &cases[4];

@@ -64,7 +64,8 @@ static bool width_exists(int c, int bits2)
     return exl3_width_ok((enum codebook)c, 8 * bits2);
 }
 
-/* A share of one strip whose first tile row holds the golden's tiles and whose others are made up. */
+/* A share of one strip whose first tile row holds the golden's tiles and whose others are made
+ * up. */
 static struct mat strip_of_tiles(struct bed *b, int c, int bits2, enum layout layout,
                                  const void *tiles, int n_tiles)
 {
@@ -280,9 +281,10 @@ Test(formats, ngram_rows_decode_to_golden_values)
     golden_close(&g);
 }
 
-/* ---- FP8, MXFP4, NVFP4 ------------------------------------------------------------------------------- */
+/* ---- FP8, MXFP4, NVFP4 ----------------------------------------------------------------------- */
 
-/* Pack codes [rows][code_ld bytes] and scales (ld bytes a row) in both layouts; every value must be want's. */
+/* Pack codes [rows][code_ld bytes] and scales (ld bytes a row) in both layouts; every value must be
+ * want's. */
 static void values_case(const char *name, struct mat m, const unsigned char *codes, size_t code_ld,
                         const unsigned char *scales, size_t scale_ld, const float *want)
 {
@@ -445,7 +447,7 @@ Test(formats, rows_of_lookup_tables_are_fp8_of_groups_in_a_row)
     golden_close(&g);
 }
 
-/* ---- what a checkpoint must not hold, and sizes ------------------------------------------------------ */
+/* ---- what a checkpoint must not hold, and sizes ---------------------------------------------- */
 
 Test(formats, bad_numbers_are_found_where_they_are)
 {

@@ -2,7 +2,8 @@
 
 #define HC 4
 
-/* Sinkhorn as the definition has it, in double: softmax over k, then 20 column and 19 row normalisations. */
+/* Sinkhorn as the definition has it, in double: softmax over k, then 20 column and 19 row
+ * normalisations. */
 static void naive_sinkhorn(double *c, int n, int iters, double eps)
 {
     for (int j = 0; j < n; j++) {
@@ -108,7 +109,8 @@ Test(hyper, mixes_match_the_definition_in_double)
     bed_close(&b);
 }
 
-/* With fn = 0 the mixes are those of base alone: one Sinkhorn of a fixed matrix at 1, 2 and 20 iterations. */
+/* With fn = 0 the mixes are those of base alone: one Sinkhorn of a fixed matrix at 1, 2 and 20
+ * iterations. */
 Test(hyper, sinkhorn_of_a_fixed_matrix_ends_on_columns)
 {
     static const float base[24] = { 0,  1, -1, 2, 0, 0.5f, -3, 8, 1, 2, 3, 4,
@@ -181,7 +183,8 @@ Test(hyper, collapse_expand_and_mean_weigh_the_streams)
 Test(hyper, bf16_rounding_points)
 {
     struct bed b;
-    /* y is rounded, to 1, before it is weighed: three times y would be 3 + 1.5 * 2^-7, beyond the tie. */
+    /* y is rounded, to 1, before it is weighed: three times y would be 3 + 1.5 * 2^-7, beyond the
+     * tie. */
     float y = 1 + 0x1p-8f, post = 3, comb = 1, x = 0x1p-9f, pre = 1, out;
 
     bed_open(&b, 1);

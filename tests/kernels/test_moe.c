@@ -89,7 +89,8 @@ static void route_four(struct bed *b, float logit[4], int norm, float top_p, int
 
 Test(moe, route_leaves_out_what_others_hold_enough_without)
 {
-    /* scores: nearly 5, 4, 3, 2 for ids 3, 0, 2, 1, so sums of the larger ones are 0, 5, 9, 12 of 14 */
+    /* scores: nearly 5, 4, 3, 2 for ids 3, 0, 2, 1, so sums of the larger ones are 0, 5, 9, 12 of
+     * 14 */
     static const float score[4] = { 4, 2, 3, 5 };
     static const struct {
         float top_p;

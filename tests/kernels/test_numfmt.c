@@ -2,7 +2,8 @@
 
 #include "tests/kernels/bed.h"
 
-/* The golden file is a safetensors container: header length, JSON, data. Only offsets are looked for. */
+/* The golden file is a safetensors container: header length, JSON, data. Only offsets are looked
+ * for. */
 struct golden {
     char *bytes;
     const char *data;

@@ -157,7 +157,7 @@ Test(product, what_cannot_be_multiplied_fails_the_queue)
     bed_close(&b);
 }
 
-/* ---- against the goldens ----------------------------------------------------------------------------- */
+/* ---- against the goldens --------------------------------------------------------------------- */
 
 static double f64_at(const void *p, size_t i)
 {
@@ -383,7 +383,7 @@ Test(product, golden_shares_have_the_golden_tiles_and_partial_sums)
     bed_close(&b);
 }
 
-/* ---- shares ------------------------------------------------------------------------------------------ */
+/* ---- shares ---------------------------------------------------------------------------------- */
 
 /* first and count of rank's blocks of `unit`; the first ranks get one more. */
 static void share(int n, int unit, int rank, int ranks, int *first, int *count)
@@ -459,7 +459,7 @@ Test(product, partial_sums_of_shares_add_up_to_the_whole)
         }
 }
 
-/* ---- experts ----------------------------------------------------------------------------------------- */
+/* ---- experts --------------------------------------------------------------------------------- */
 
 Test(product, picks_are_grouped_as_the_golden_says)
 {

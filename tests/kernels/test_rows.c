@@ -1,5 +1,5 @@
-/* The law of every op with rows: R rows at once, on any number of workers, have the bits of one at a time.
- * Products, experts, attention and selection have theirs beside their other cases. */
+/* The law of every op with rows: R rows at once, on any number of workers, have the bits of one at
+ * a time. Products, experts, attention and selection have theirs beside their other cases. */
 #include "tests/kernels/bed.h"
 
 #define ROWS 40

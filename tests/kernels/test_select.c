@@ -174,7 +174,8 @@ Test(select, takes_the_best_entries_and_blocks)
         }
 }
 
-/* With these weights scores are few: ties everywhere, many inside the cut, and zeros of both signs. */
+/* With these weights scores are few: ties everywhere, many inside the cut, and zeros of both
+ * signs. */
 Test(select, ties_go_to_the_lower_entry)
 {
     static const float weights[][HEADS] = {

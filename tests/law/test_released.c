@@ -1,5 +1,5 @@
-/* The released numerics: which products have quantised inputs, what the quantiser gives them, and what
- * stays equal whatever the backend and the number of ranks. */
+/* The released numerics: which products have quantised inputs, what the quantiser gives them, and
+ * what stays equal whatever the backend and the number of ranks. */
 #include "tests/rig/goldens.h"
 #include "tests/rig/rig.h"
 
@@ -11,7 +11,7 @@
 
 #define ROWS 48
 
-/* ---- which products --------------------------------------------------------------------------- */
+/* ---- which products -------------------------------------------------------------------------- */
 
 /* A weight of the walk and where its matrix is bound. */
 struct named {
@@ -119,7 +119,7 @@ Test(released, inputs_of_a_dense_model_are_quantised_but_the_head_s)
     cr_expect(eq(int, wrong, 0));
 }
 
-/* ---- logits ------------------------------------------------------------------------------------ */
+/* ---- logits ---------------------------------------------------------------------------------- */
 
 struct logits {
     float z[ROWS * 4096];

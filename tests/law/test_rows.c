@@ -1,5 +1,5 @@
-/* N-gram rows that come late, or not at all: a window runs on the same bits whenever its rows come, and ends with
- * the row store's error when they do not. */
+/* N-gram rows that come late, or not at all: a window runs on the same bits whenever its rows come,
+ * and ends with the row store's error when they do not. */
 #include "tests/rig/goldens.h"
 #include "tests/rig/rig.h"
 
@@ -113,7 +113,8 @@ static void late_rows(struct rig *g, void *arg)
         cr_expect(memcmp(want, got, z * sizeof(float)) == 0, "the window after a failure");
     }
 
-    /* a window that was launched keeps what it is owed: another that is staged meanwhile is refused */
+    /* a window that was launched keeps what it is owed: another that is staged meanwhile is
+     * refused */
     describe(g, slot, ids + PROMPT, ROWS);
     cr_assert(eq(int, g->m->ops->stage(g->m, g->pool, &l.base, g->w), 0));
     window_launched(g->w);

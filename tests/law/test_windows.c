@@ -1,5 +1,5 @@
-/* Row independence and rollback on the pocket model: whatever the windows, a row has the bits of the one-row
- * step at its position, and what was rolled back never happened. */
+/* Row independence and rollback on the pocket model: whatever the windows, a row has the bits of
+ * the one-row step at its position, and what was rolled back never happened. */
 #include "tests/rig/goldens.h"
 #include "tests/rig/late.h"
 #include "tests/rig/rig.h"
@@ -152,7 +152,8 @@ Test(windows, every_split_has_the_bits_of_single_rows_at_released_numerics)
              every_split, NULL);
 }
 
-/* Ops of sections as late as they may run, so that nothing they read has changed and nothing they write is in use. */
+/* Ops of sections as late as they may run, so that nothing they read has changed and nothing they
+ * write is in use. */
 static void sections(struct rig *g, void *arg)
 {
     const struct op_table *op = g->x.op;
@@ -197,7 +198,8 @@ Test(windows, sections_change_no_row_and_no_state)
              NULL);
 }
 
-/* Windows of R rows that are filled up to a bucket, as captured ones are: the padding is nobody's. */
+/* Windows of R rows that are filled up to a bucket, as captured ones are: the padding is
+ * nobody's. */
 static void every_padding(struct rig *g, void *arg)
 {
     size_t n;
@@ -220,8 +222,8 @@ static void every_padding(struct rig *g, void *arg)
             g->m->ops->forward(g->m, &g->x, g->pool, g->w);
             record(g, &got, at, 0, r);
             rig_keep(g, slot, r);
-            cr_expect(eq(u64, digest(g, slot), want.digest[at + r]), "states after row %d, %d a window",
-                      at + r, r);
+            cr_expect(eq(u64, digest(g, slot), want.digest[at + r]),
+                      "states after row %d, %d a window", at + r, r);
         }
         expect_same(g, &got, &want, ROWS / r * r, "padded windows of", r);
         slot_drop(g->pool, slot);
@@ -233,11 +235,12 @@ static void every_padding(struct rig *g, void *arg)
 Test(windows, padding_changes_no_row_and_no_state)
 {
     rigs_run(&(struct rig_settings){ .ranks = 1, .rows_max = ROWS }, every_padding, NULL);
-    rigs_run(&(struct rig_settings){ .ranks = 2, .rows_max = ROWS, .bf16_wire = true }, every_padding,
-             NULL);
+    rigs_run(&(struct rig_settings){ .ranks = 2, .rows_max = ROWS, .bf16_wire = true },
+             every_padding, NULL);
 }
 
-/* Drafts that are wrong from row k on: the window's rows behind k are dropped and the right tokens follow. */
+/* Drafts that are wrong from row k on: the window's rows behind k are dropped and the right tokens
+ * follow. */
 static void every_rollback(struct rig *g, void *arg)
 {
     size_t n;
@@ -410,8 +413,8 @@ Test(windows, threads_change_nothing)
     cr_expect(memcmp(&one, &three, sizeof(one)) == 0);
 }
 
-/* With trace_numerics a number that is none is named where it comes in: here from what a layer keeps of the
- * tokens before. */
+/* With trace_numerics a number that is none is named where it comes in: here from what a layer
+ * keeps of the tokens before. */
 static void every_bad_layer(struct rig *g, void *arg)
 {
     size_t n;
@@ -449,6 +452,6 @@ static void every_bad_layer(struct rig *g, void *arg)
 
 Test(windows, a_bad_number_names_its_layer)
 {
-    rigs_run(&(struct rig_settings){ .ranks = 1, .rows_max = 64, .no_quant = true }, every_bad_layer,
-             NULL);
+    rigs_run(&(struct rig_settings){ .ranks = 1, .rows_max = 64, .no_quant = true },
+             every_bad_layer, NULL);
 }

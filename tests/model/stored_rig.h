@@ -1,5 +1,6 @@
-/* stored_rig - checkpoint folders from a line of text: "w.weight:U8[8,32] w.weight_scale_2:F32[]=3f800000".
- * Data are zeros, or the 32 bits behind the equals sign again and again. */
+/* stored_rig - checkpoint folders from a line of text: "w.weight:U8[8,32]
+ * w.weight_scale_2:F32[]=3f800000". Data are zeros, or the 32 bits behind the equals sign again and
+ * again. */
 #ifndef TANDEM_TESTS_MODEL_STORED_RIG_H
 #define TANDEM_TESTS_MODEL_STORED_RIG_H
 
@@ -52,7 +53,8 @@ static inline void tensors_line(struct tensors *f, const char *line)
     }
 }
 
-/* A source of these tensors and, unless it is NULL, this config.json; its folder is gone already. */
+/* A source of these tensors and, unless it is NULL, this config.json; its folder is gone
+ * already. */
 static inline int source_of(const char *line, const char *config, struct source **out)
 {
     char folder[PATH_CAP], path[PATH_CAP];

@@ -43,7 +43,8 @@ static void spell(const struct vocab *v, int id, char *out)
     out[t->n_raw] = '\0';
 }
 
-/* Join two random tokens of the letters a, b, c, d or earlier joins, unless the join is too long or known. */
+/* Join two random tokens of the letters a, b, c, d or earlier joins, unless the join is too long or
+ * known. */
 static void add_merge(struct fixture *f, struct json_writer *w)
 {
     char a[64], b[64], ab[130], pair[140];
@@ -94,7 +95,8 @@ static void fixture_close(struct fixture *f)
     vocab_free(&f->vocab);
 }
 
-/* The definition: look at all neighbours, join the pair of the lowest rank, the leftmost of equals. */
+/* The definition: look at all neighbours, join the pair of the lowest rank, the leftmost of
+ * equals. */
 static int merge_slowly(const struct fixture *f, int32_t *id, int n)
 {
     for (;;) {

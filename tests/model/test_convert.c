@@ -109,8 +109,8 @@ static float code_value(enum dtype t, int code)
     return t == DTYPE_FP8 ? f32_from_e4m3((uint8_t)code) : f32_from_e2m1((uint8_t)code);
 }
 
-/* No code of the format, times the stored scale, is nearer by more than a quotient's rounding; of two
- * the one with an even last bit. */
+/* No code of the format, times the stored scale, is nearer by more than a quotient's rounding; of
+ * two the one with an even last bit. */
 static bool is_nearest(enum dtype t, float scale, int code, float v)
 {
     int codes = t == DTYPE_FP8 ? 256 : 16;

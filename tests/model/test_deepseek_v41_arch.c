@@ -29,7 +29,8 @@ static void enter(void)
 
 TestSuite(deepseek_v41_arch, .init = enter);
 
-/* The config with another value at the last place of key: ids of text_config come before those beside it. */
+/* The config with another value at the last place of key: ids of text_config come before those
+ * beside it. */
 static void with(const char *key, const char *value, char out[TEXT_MAX])
 {
     char quoted[64];

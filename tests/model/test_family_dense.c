@@ -1,4 +1,5 @@
-/* The dense family against logits made in float64 by tests/vectors/dense/make.py, which shares no code with it. */
+/* The dense family against logits made in float64 by tests/vectors/dense/make.py, which shares no
+ * code with it. */
 #include "tests/rig/rig.h"
 
 #include "src/base/file.h"

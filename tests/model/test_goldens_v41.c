@@ -1,5 +1,5 @@
-/* The V4.1 family against outputs of independent implementations: tests/vectors/GOLDENS.md says how they were
- * made and which differences two correct programs show. */
+/* The V4.1 family against outputs of independent implementations: tests/vectors/GOLDENS.md says how
+ * they were made and which differences two correct programs show. */
 #include "tests/rig/goldens.h"
 #include "tests/rig/rig.h"
 
@@ -41,7 +41,8 @@ static void compare_top(struct tally *t, const float *z, const int32_t *id, cons
     t->same += argmax(z, VOCAB) == id[0];
 }
 
-/* Runs a prompt through head windows and compares every position with the goldens under `prefix`. */
+/* Runs a prompt through head windows and compares every position with the goldens under
+ * `prefix`. */
 static struct tally run_prompt(struct rig *g, const char *prompt, const char *prefix, int chunk)
 {
     size_t n, m;
@@ -120,8 +121,9 @@ Test(goldens, rounding_on)
              NULL);
 }
 
-/* Greedy text step by step. A token that differs where the margin is below 0.01 may be a flipped step: then
- * the golden token is fed on and the flip is reported; any other difference is a fault. */
+/* Greedy text step by step. A token that differs where the margin is below 0.01 may be a flipped
+ * step: then the golden token is fed on and the flip is reported; any other difference is a
+ * fault. */
 static void greedy(struct rig *g, void *arg)
 {
     int *flips = arg;
@@ -180,8 +182,8 @@ static void recording_select(struct queue *q, const struct select_args *a)
            sizeof(int32_t) * (size_t)(a->rows * a->topk));
 }
 
-/* Selects the golden entries, except at exact ties and behind a flipped quantiser step, which shows as a
- * logit that differs by more than rounding does. */
+/* Selects the golden entries, except at exact ties and behind a flipped quantiser step, which shows
+ * as a logit that differs by more than rounding does. */
 static void selections(struct rig *g, void *arg)
 {
     static float z[64 * VOCAB];

@@ -66,8 +66,8 @@ Test(row_cache, the_bound_is_never_passed_and_well_used)
     }
 }
 
-/* Whatever was put and found in whatever order: a row is its own or not there, no more rows are there
- * than entries, and the newest is. */
+/* Whatever was put and found in whatever order: a row is its own or not there, no more rows are
+ * there than entries, and the newest is. */
 Test(row_cache, rows_are_their_own)
 {
     struct row_cache *c;

@@ -241,7 +241,8 @@ Test(tokenizer, round_trips_any_text)
 
 Test(tokenizer, a_marker_in_text_is_text_unless_asked_for)
 {
-    /* The second added token is no special one, yet it opens a turn; the third is a run of spaces. */
+    /* The second added token is no special one, yet it opens a turn; the third is a run of
+     * spaces. */
     static const char extra[] =
         "[{\"id\":3,\"content\":\"<｜User｜>\",\"special\":true},"
         "{\"id\":4096,\"content\":\"<think>\",\"special\":false,\"normalized\":false},"

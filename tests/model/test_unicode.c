@@ -39,7 +39,8 @@ Test(unicode, normal_forms)
             expect_form((enum unicode_form)form, cases[i].text, cases[i].form[form]);
 }
 
-/* 300,000 marks behind one letter, of two classes in turn: ordered, and each class in its old order. */
+/* 300,000 marks behind one letter, of two classes in turn: ordered, and each class in its old
+ * order. */
 Test(unicode, a_text_of_marks_is_ordered_in_time)
 {
     size_t n = 100000;

@@ -1,8 +1,10 @@
 /* held.c - tandem, with a rank that does something at a place that a test names. Not a test itself.
  *
- *   tandem_held WHAT@PLACE[:N] COMMAND ...      at the Nth time that this process comes by, 1 if not said
+ *   tandem_held WHAT@PLACE[:N] COMMAND ...    at the Nth time that this process comes by, 1 if not
+ *                                             said
  *
- *   hold     says "held at PLACE" on stderr and stays there, while everything else of the rank goes on
+ *   hold     says "held at PLACE" on stderr and stays there, while everything else of the rank goes
+ *            on
  *   differ   the outcome of a window is another one than it was
  *   nan      a logit of this rank's share becomes a NaN
  *   lost     n-gram rows of a window cannot be read
@@ -20,10 +22,11 @@
  *   window     in a round's window, between two exchanges
  *   shutdown   the last order is given, the ranks have not said goodbye
  *
- * Setting a variable of the environment while there is a second thread ends the process, whatever WHAT is.
+ * Setting a variable of the environment while there is a second thread ends the process, whatever
+ * WHAT is.
  *
- * The linker hands calls between this program's files to the functions here first (--wrap); model and
- * comm get tables of their own.
+ * The linker hands calls between this program's files to the functions here first (--wrap); model
+ * and comm get tables of their own.
  */
 #include "kernels/backend.h"
 #include "src/base/clock.h"
@@ -102,7 +105,7 @@ static void at(const char *place)
     clock_sleep(HOLD_S * NS_PER_S);
 }
 
-/* ---- the model and its sums ------------------------------------------------------------------- */
+/* ---- the model and its sums ------------------------------------------------------------------ */
 
 static void held_sum(struct comm *c, struct queue *q, int site, float *x, size_t n)
 {
@@ -164,7 +167,7 @@ static void held_forward(struct model *m, struct exec *x, const struct slot_pool
     held.in = NULL;
 }
 
-/* ---- the drafter ------------------------------------------------------------------------------- */
+/* ---- the drafter ----------------------------------------------------------------------------- */
 
 static void held_collect(struct drafter *d, struct proposal *p)
 {
@@ -176,7 +179,7 @@ static void held_collect(struct drafter *d, struct proposal *p)
         }
 }
 
-/* ---- calls of other files --------------------------------------------------------------------- */
+/* ---- calls of other files -------------------------------------------------------------------- */
 
 int __wrap_rank_load(struct rank *k)
 {
@@ -220,7 +223,8 @@ int __wrap_clock_gettime(clockid_t clock, struct timespec *out)
     return __real_clock_gettime(clock, out);
 }
 
-/* Another thread may be reading the environment, as libibverbs does: whoever changes it comes first. */
+/* Another thread may be reading the environment, as libibverbs does: whoever changes it comes
+ * first. */
 int __wrap_setenv(const char *name, const char *value, int overwrite)
 {
     char line[64];

@@ -124,7 +124,8 @@ Test(captures, a_round_keeps_what_it_has_taken)
     captures_close(c);
 }
 
-/* Ranks take the same keys: one that is short of memory still meets the others in the same rounds. */
+/* Ranks take the same keys: one that is short of memory still meets the others in the same
+ * rounds. */
 Test(captures, short_of_memory_it_goes_on_eagerly_and_in_step)
 {
     struct captures *rich = begin(8, 100), *poor;

@@ -1,5 +1,5 @@
-/* Ten thousand wrong or replayed openings, and as many frames: nobody gets in, nothing grows, none costs more than a
- * moment, and a rank still joins. */
+/* Ten thousand wrong or replayed openings, and as many frames: nobody gets in, nothing grows, none
+ * costs more than a moment, and a rank still joins. */
 #include "tests/rank/town.h"
 
 #include <criterion/criterion.h>
@@ -70,7 +70,7 @@ static void cut(int fd)
     close(fd);
 }
 
-/* ---- openings --------------------------------------------------------------------------------- */
+/* ---- openings -------------------------------------------------------------------------------- */
 
 struct opening {
     struct control_hello hello;
@@ -164,7 +164,7 @@ Test(flood, wrong_openings_let_nobody_in_and_a_rank_still_joins, .timeout = 100)
     town_close(&t);
 }
 
-/* ---- frames ----------------------------------------------------------------------------------- */
+/* ---- frames ---------------------------------------------------------------------------------- */
 
 static const uint8_t nonce_0[CONTROL_NONCE_BYTES] = { 1 }, nonce_k[CONTROL_NONCE_BYTES] = { 2 };
 static const struct control_secret secret = { .n = 32,

@@ -1,4 +1,5 @@
-/* test_report_log.c - round logs written and read back, and whatever else a file of that name may hold. */
+/* test_report_log.c - round logs written and read back, and whatever else a file of that name may
+ * hold. */
 #include "src/rank/report_log.h"
 #include "src/rank/roundlog.h"
 
@@ -124,7 +125,7 @@ Test(report_log, what_was_written_is_read, .init = make_folder, .fini = remove_f
     report_log_close(l);
 }
 
-/* ---- lines --------------------------------------------------------------------------------------------- */
+/* ---- lines ----------------------------------------------------------------------------------- */
 
 #define GOOD                                                                                       \
     "{\"r\":5,\"t\":100,\"win\":[{\"slot\":0,\"P\":9,\"k\":2,\"a\":1,\"landed\":2}],\"window_"     \
@@ -257,7 +258,7 @@ Test(report_log, waiting_is_taken_out_of_the_steps_that_waited)
     report_log_close(l);
 }
 
-/* ---- files --------------------------------------------------------------------------------------------- */
+/* ---- files ----------------------------------------------------------------------------------- */
 
 struct file_case {
     const char *name, *text;

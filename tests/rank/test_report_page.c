@@ -1,4 +1,5 @@
-/* test_report_page.c - the page is one well-formed file whatever a log holds, and a log's text stays text. */
+/* test_report_page.c - the page is one well-formed file whatever a log holds, and a log's text
+ * stays text. */
 #include "tests/rank/report_rig.h"
 
 #include "src/base/json.h"
@@ -53,7 +54,7 @@ Test(report_page, text_is_escaped)
     }
 }
 
-/* ---- well-formed -------------------------------------------------------------------------------------------- */
+/* ---- well-formed ----------------------------------------------------------------------------- */
 
 static bool has(const char *const *list, const char *name, size_t n)
 {
@@ -63,7 +64,8 @@ static bool has(const char *const *list, const char *name, size_t n)
     return false;
 }
 
-/* What is wrong with the nesting of a page's elements; NULL if nothing is. Text of scripts and styles is skipped. */
+/* What is wrong with the nesting of a page's elements; NULL if nothing is. Text of scripts and
+ * styles is skipped. */
 static const char *wrong_nesting(const char *page)
 {
     static const char *const empty[] = { "meta", "!doctype", NULL }, *const raw[] = { "script",
@@ -248,7 +250,7 @@ Test(report_page, a_long_run_makes_no_large_page)
     report_view_close(v);
 }
 
-/* ---- the terminal ------------------------------------------------------------------------------------------- */
+/* ---- the terminal ---------------------------------------------------------------------------- */
 
 Test(report_page, a_terminal_is_told_the_same_and_obeys_nothing)
 {

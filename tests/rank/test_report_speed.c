@@ -77,7 +77,8 @@ static const struct speed_case cases[] = {
       .first = 20,
       .group = 10 / 0.3,
       .steady = 40 },
-    /* A log without ends, a follower's or one of an interrupted request, still shows where a slot begins anew. */
+    /* A log without ends, a follower's or one of an interrupted request, still shows where a slot
+     * begins anew. */
     { .name = "a slot goes on elsewhere",
       .round = { ONE(100, 0, 5, 1), ONE(200, 0, 6, 1), ONE(300, 0, 20, 1), ONE(400, 0, 21, 1) },
       .rounds = 4,

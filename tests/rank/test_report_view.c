@@ -1,9 +1,10 @@
-/* test_report_view.c - logs side by side: their clocks, what is left of long ones, and what is said about them. */
+/* test_report_view.c - logs side by side: their clocks, what is left of long ones, and what is said
+ * about them. */
 #include "tests/rank/report_rig.h"
 
 #include <criterion/new/assert.h>
 
-/* ---- the verdict ------------------------------------------------------------------------------------------ */
+/* ---- the verdict ----------------------------------------------------------------------------- */
 
 struct verdict_case {
     const char *name;
@@ -132,7 +133,7 @@ Test(report_view, says_what_is_slow)
     }
 }
 
-/* ---- clocks ------------------------------------------------------------------------------------------------ */
+/* ---- clocks ---------------------------------------------------------------------------------- */
 
 struct clock_case {
     const char *name;
@@ -171,7 +172,7 @@ Test(report_view, puts_ranks_on_one_clock)
     }
 }
 
-/* ---- thinning ---------------------------------------------------------------------------------------------- */
+/* ---- thinning -------------------------------------------------------------------------------- */
 
 Test(report_view, parts_of_the_run_hold_every_round)
 {

@@ -54,7 +54,8 @@ Test(watch, idle_is_never_too_long_and_neither_are_short_orders)
 
     clock_sleep(150 * NS_PER_MS);
     cr_expect(eq(int, atomic_load(&s.times), 0), "idle: %s", s.what);
-    for (int i = 0; i < 8; i++) { /* long together, each short unless this thread was kept waiting */
+    /* long together, each short unless this thread was kept waiting */
+    for (int i = 0; i < 8; i++) {
         int64_t begin = clock_ns(), took;
 
         progress_begin(&p, PLAN_ROUND, 4, begin);
@@ -86,7 +87,8 @@ Test(watch, an_order_that_is_not_done_in_time_is_said_once)
     watch_close(w);
 }
 
-/* What the process still says before it is ended, and to whom it does not matter what its threads do. */
+/* What the process still says before it is ended, and to whom it does not matter what its threads
+ * do. */
 static void answer(void *arg, const char *why)
 {
     int *fd = (int *)arg;

@@ -1,4 +1,5 @@
-/* town - the ranks of a test as groups: their settings, one secret, what each of them logs; and strangers who knock. */
+/* town - the ranks of a test as groups: their settings, one secret, what each of them logs; and
+ * strangers who knock. */
 #ifndef TANDEM_TESTS_RANK_TOWN_H
 #define TANDEM_TESTS_RANK_TOWN_H
 
@@ -26,7 +27,8 @@ struct town {
     atomic_int go;
 };
 
-/* town_open - settings of `world` ranks over a link, which a test may change before it opens them. */
+/* town_open - settings of `world` ranks over a link, which a test may change before it opens
+ * them. */
 void town_open(struct town *t, const char *link, int world);
 void town_close(struct town *t);
 
@@ -39,7 +41,8 @@ void write_secret(char *path, const char *text, mode_t mode);
 /* wait_failed - the group's failure, 0 if there is none within ms. */
 int wait_failed(struct group *g, int ms);
 
-/* bound - a socket on a port of the loopback, 0 for any, that may be another one's as long as nobody listens there. */
+/* bound - a socket on a port of the loopback, 0 for any, that may be another one's as long as
+ * nobody listens there. */
 int bound(int port);
 
 /* knock - a connection to a port of the loopback as soon as somebody listens there. */

@@ -1,5 +1,6 @@
-/* tsan_group - groups of three ranks as threads, for ThreadSanitizer: they meet over TCP and in a hub, compare packs, vote, pass
- * barriers, work on their links while heartbeats run, are watched, and end as planned or by a fault.
+/* tsan_group - groups of three ranks as threads, for ThreadSanitizer: they meet over TCP and in a
+ * hub, compare packs, vote, pass barriers, work on their links while heartbeats run, are watched,
+ * and end as planned or by a fault.
  *
  * A plain program: a test runner that forks would hide half of the threads. */
 #include "tests/rank/town.h"
@@ -80,7 +81,8 @@ static void orders(struct town *t, int rank, struct comm *c, struct plan_box *b)
     expect(sum == ORDERS * (ORDERS - 1) / 2, "records");
 }
 
-/* One right behind the other: whoever is through with one is at the next while others still count. */
+/* One right behind the other: whoever is through with one is at the next while others still
+ * count. */
 static void votes(struct group *g, int rank)
 {
     for (int i = 0; i < VOTES; i++)

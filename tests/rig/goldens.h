@@ -5,7 +5,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The names are printf formats; the values live as long as the process. *n is the number of values. */
+/* The names are printf formats; the values live as long as the process. *n is the number of
+ * values. */
 __attribute__((format(printf, 2, 3))) const float *golden_f32(size_t *n, const char *fmt, ...);
 __attribute__((format(printf, 2, 3))) const int32_t *golden_i32(size_t *n, const char *fmt, ...);
 __attribute__((format(printf, 2, 3))) const int64_t *golden_i64(size_t *n, const char *fmt, ...);

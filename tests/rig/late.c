@@ -25,7 +25,7 @@ struct kept {
 struct late {
     struct op_table table;
     const struct op_table *real;
-    int lane; /* of the open section, -1 if none */
+    int lane;         /* of the open section, -1 if none */
     int first, begun; /* of its ops that run where they are called: how many, and how many have */
     int n, ran;
     struct kept kept[KEPT_MAX];

@@ -101,7 +101,7 @@ static void open_pack(struct rig *g, const char *folder, const struct walk_part 
     tokenizer_close(t);
 }
 
-/* ---- a quantised model ------------------------------------------------------------------------ */
+/* ---- a quantised model ----------------------------------------------------------------------- */
 
 static char quantised[64];
 

@@ -36,8 +36,8 @@ static void fault_unreg(struct link *l, struct link_mem *m)
     f->real->ops->unreg(f->real, m);
 }
 
-/* Behind the peer's answer to everything before, which is in slot 0. The peer's thread sends the rest, and nobody else
- * sends meanwhile. */
+/* Behind the peer's answer to everything before, which is in slot 0. The peer's thread sends the
+ * rest, and nobody else sends meanwhile. */
 static void send_half(struct fault_link *f)
 {
     while (atomic_load(link_flag(f->mem, 0)) != f->last && f->real->ops->poll(f->real) == 0)
@@ -49,7 +49,8 @@ static void send_half(struct fault_link *f)
         clock_sleep(50 * NS_PER_US);
 }
 
-/* Behind the first poll that finds the flag up its bytes are looked at; the second one brings the rest. */
+/* Behind the first poll that finds the flag up its bytes are looked at; the second one brings the
+ * rest. */
 static void bring_rest(struct fault_link *f)
 {
     struct fault_link *from = f->torn_by;

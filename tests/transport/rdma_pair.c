@@ -4,8 +4,8 @@
  *   rdma_pair RANK MY_ADDRESS ADDRESS_OF_RANK_0 PORT
  *
  * Every case opens a link of its own over a fresh socket; the cases run in the same order on both
- * sides. A plain program: a Criterion test cannot be two processes. Prints a line a case; exits with
- * the number of wrong ones. 77: no RDMA device.
+ * sides. A plain program: a Criterion test cannot be two processes. Prints a line a case; exits
+ * with the number of wrong ones. 77: no RDMA device.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -70,10 +70,9 @@ static int meet(const struct here *h)
 
 static int end_open(const struct here *h, struct end *e, int slots, size_t slot_bytes)
 {
-    struct link_rdma_settings s = { .host = h->mine,
-                                    .rails = h->rails,
-                                    .imm = h->imm,
-                                    .stripe_min = WIRES_STRIPE_MIN };
+    struct link_rdma_settings s = {
+        .host = h->mine, .rails = h->rails, .imm = h->imm, .stripe_min = WIRES_STRIPE_MIN
+    };
 
     *e = (struct end){ .outbox = aligned_alloc(64, (size_t)slots * slot_bytes) };
     must(e->outbox && link_rdma_open(meet(h), h->rank, !h->rank, 0, MEET_MS, &s, &e->link) == 0,

@@ -70,7 +70,8 @@ static uint8_t byte_of(int rank, int op, size_t i)
     return (uint8_t)(rank * 77 + op * 13 + (int)i);
 }
 
-/* On a busy machine every op hands a core over: so many of them, then as many as there is time for. */
+/* On a busy machine every op hands a core over: so many of them, then as many as there is time
+ * for. */
 #define OPS_LEAST 500
 #define STREAM_NS (2 * NS_PER_S)
 #define LAST (UINT64_C(1) << 31) /* in rank 0's tag */
@@ -117,9 +118,9 @@ Test(link, payload_is_there_when_the_flag_is)
 {
     for (int k = 0; wires_kinds[k]; k++) {
         struct pair p = { .kind = wires_kinds[k],
-                          .ops = strcmp(wires_kinds[k], "tcp") == 0    ? 8000
+                          .ops = strcmp(wires_kinds[k], "tcp") == 0        ? 8000
                                  : strncmp(wires_kinds[k], "rdma", 4) == 0 ? 2000
-                                                                       : 40000 };
+                                                                           : 40000 };
 
         wires_open(&p.w, p.kind, 2, 0);
         wires_run(2, stream, &p);

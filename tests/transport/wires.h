@@ -7,8 +7,8 @@
 
 enum { WIRES_MAX = 8 };
 
-/* kinds of links that wires_open knows, NULL at the end; rdma, and rdma imm, where this machine has a device.
- * WIRES=KIND in the environment leaves that one */
+/* kinds of links that wires_open knows, NULL at the end; rdma, and rdma imm, where this machine has
+ * a device. WIRES=KIND in the environment leaves that one */
 extern const char *wires_kinds[];
 
 enum { WIRES_STRIPE_MIN = 512 }; /* of the rdma links */

@@ -1,5 +1,5 @@
-/* accept_rig - ranks without a model, with everything that accept stands on: whoever runs them writes
- * the logits. */
+/* accept_rig - ranks without a model, with everything that accept stands on: whoever runs them
+ * writes the logits. */
 #ifndef TANDEM_TESTS_VERIFY_ACCEPT_RIG_H
 #define TANDEM_TESTS_VERIFY_ACCEPT_RIG_H
 
@@ -59,8 +59,8 @@ struct speech {
 void speech_serial(struct bench *b, language_fn *fn, int slot, const struct voice *v,
                    const int32_t *prompt, int n_prompt, struct speech *out);
 
-/* speech_drafted - replies of n slots at once to the same prompt, with up to `depth` drafts that are
- * right up to a place that the dice choose. cut: the dice also land fewer than was accepted. */
+/* speech_drafted - replies of n slots at once to the same prompt, with up to `depth` drafts that
+ * are right up to a place that the dice choose. cut: the dice also land fewer than was accepted. */
 void speech_drafted(struct bench *b, language_fn *fn, const struct voice *v, int n, int depth,
                     bool cut, const int32_t *prompt, int n_prompt,
                     const struct speech *const *serial, struct speech *out);

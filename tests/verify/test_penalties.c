@@ -1,4 +1,5 @@
-/* penalties - F-10: every landed token weighs, once, on every row behind it, whatever was drafted. */
+/* penalties - F-10: every landed token weighs, once, on every row behind it, whatever was
+ * drafted. */
 #include "src/base/rng.h"
 #include "src/transport/comm.h"
 #include "tests/verify/accept_rig.h"

@@ -107,7 +107,8 @@ Test(routes, all_of_them_choose_the_same_tokens, .timeout = 60)
     expect_same(2, "whole rows");
 }
 
-/* 1000 = 3 chunks and a piece: the second half begins inside a chunk, and whole rows are gathered. */
+/* 1000 = 3 chunks and a piece: the second half begins inside a chunk, and whole rows are
+ * gathered. */
 Test(routes, shares_that_cut_a_chunk_choose_the_same_tokens, .timeout = 60)
 {
     one.whole = true;

@@ -1,5 +1,6 @@
-/* cuda_runtime_api - the part of the runtime's interface that the CUDA backend and its tests use, for a device that
- * this machine's processor plays: runtime.cpp. What kernels use of the language is in device.h.
+/* cuda_runtime_api - the part of the runtime's interface that the CUDA backend and its tests use,
+ * for a device that this machine's processor plays: runtime.cpp. What kernels use of the language
+ * is in device.h.
  */
 #ifndef TANDEM_TESTS_EMULATED_CUDA_RUNTIME_API_H
 #define TANDEM_TESTS_EMULATED_CUDA_RUNTIME_API_H
