@@ -72,15 +72,24 @@ void door_init(const char *name, int fd, struct door *d)
         d->guest[i].fd = -1;
 }
 
+/* One line a second: what strangers do must not fill a disk. */
+static bool may_say(struct door *d)
+{
+    int64_t now = clock_ns();
+
+    if (d->said_ns && now - d->said_ns < NS_PER_S)
+        return false;
+    d->said_ns = now;
+    return true;
+}
+
 void door_say(struct door *d, const struct door_guest *g, const char *fmt, ...)
 {
     char text[256];
-    int64_t now = clock_ns();
     va_list ap;
 
-    if (d->said_ns && now - d->said_ns < NS_PER_S)
+    if (!may_say(d))
         return;
-    d->said_ns = now;
     va_start(ap, fmt);
     vsnprintf(text, sizeof(text), fmt, ap);
     va_end(ap);
@@ -131,9 +140,22 @@ static void make_room(struct door *d)
     door_dismiss(oldest);
 }
 
+/* Whoever waits cannot come in: this process has too much open already. */
+static bool out_of_sockets(struct door *d)
+{
+    int err = errno;
+
+    if (err != EMFILE && err != ENFILE && err != ENOBUFS && err != ENOMEM)
+        return false;
+    if (may_say(d))
+        log_warn("%s: cannot let in who waits: %s", d->name, strerror(err));
+    return true;
+}
+
 /* Let in who waits, as long as there are places; the rest stay in the kernel's queue. */
 static void let_in(struct door *d)
 {
+    d->stuck = false;
     make_room(d);
     for (int i = 0; i < DOOR_GUESTS; i++) {
         struct door_guest *g = &d->guest[i];
@@ -144,8 +166,10 @@ static void let_in(struct door *d)
         if (g->fd >= 0)
             continue;
         fd = accept4(d->fd, (struct sockaddr *)&a, &n, SOCK_NONBLOCK | SOCK_CLOEXEC);
-        if (fd < 0)
-            return; /* nobody, or one who left again */
+        if (fd < 0) { /* nobody, or one who left again */
+            d->stuck = out_of_sockets(d);
+            return;
+        }
         setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
         *g = (struct door_guest){ .fd = fd,
                                   .until = clock_ns() + DOOR_DEADLINE_MS * NS_PER_MS,
@@ -211,7 +235,7 @@ int door_wait(struct door *d, int wait_ms, struct door_guest **out)
         left = (until - clock_ns()) / NS_PER_MS;
         if (left <= 0)
             return 0;
-        if (n < DOOR_GUESTS)
+        if (n < DOOR_GUESTS && !d->stuck)
             p[n++] = (struct pollfd){ .fd = d->fd, .events = POLLIN };
         else if (left > DOOR_FULL_MS)
             left = DOOR_FULL_MS; /* whoever waits outside wakes nobody */

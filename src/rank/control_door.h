@@ -3,12 +3,14 @@
  * Reads a fixed number of bytes from each of a few guests at a time, within one deadline a guest.
  * What does not begin with our magic, is silent or too slow is shown out with one log line a
  * second; when all places are taken the oldest guest leaves its place after 200 ms, which is many
- * times what a rank needs. Nothing that a stranger does ends the door or keeps others waiting.
+ * times what a rank needs. Nothing that a stranger does ends the door or keeps others waiting. Where
+ * this process can open no more sockets, whoever waits stays outside, and that is said as well.
  */
 #ifndef TANDEM_RANK_CONTROL_DOOR_H
 #define TANDEM_RANK_CONTROL_DOOR_H
 
 #include <netinet/in.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/socket.h>
@@ -31,6 +33,7 @@ struct door {
     int fd;
     const char *name; /* for log lines */
     int64_t said_ns;
+    bool stuck; /* the last one could not be let in */
     struct door_guest guest[DOOR_GUESTS];
 };
 

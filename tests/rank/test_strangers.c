@@ -9,12 +9,14 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include "src/base/clock.h"
 #include "src/base/log.h"
 #include "src/rank/control_meet.h"
+#include "tests/base/capture.h"
 
 static void strangers(int rank, void *arg)
 {
@@ -122,6 +124,48 @@ Test(strangers, a_dripping_hello_has_one_deadline, .timeout = 20)
     cr_expect(t.ns[1] > 4 * NS_PER_S && t.ns[1] < 7 * NS_PER_S, "%lld ms",
               (long long)(t.ns[1] / NS_PER_MS));
     town_close(&t);
+}
+
+static int64_t cpu_ns(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (int64_t)t.tv_sec * NS_PER_S + t.tv_nsec;
+}
+
+Test(strangers, who_cannot_be_let_in_is_named_and_waits)
+{
+    struct control_hello h = { .magic = CONTROL_MAGIC };
+    struct rlimit few = { 64, 64 };
+    struct door_guest *g = NULL;
+    struct capture log;
+    struct door d;
+    uint16_t port;
+    int64_t cpu;
+    int fd, out, one, n = 0, more[64];
+
+    setrlimit(RLIMIT_NOFILE, &few);
+    cr_assert(eq(int, door_listen("control", "127.0.0.1", 0, &fd, &port), 0));
+    door_init("control", fd, &d);
+    out = knock(port);
+    cr_assert(eq(int, (int)send(out, &h, sizeof(h), MSG_NOSIGNAL), (int)sizeof(h)));
+    while ((one = dup(out)) >= 0)
+        more[n++] = one;
+    capture_start(&log);
+    cpu = cpu_ns();
+    cr_expect(eq(int, door_wait(&d, 300, &g), 0));
+    cpu = cpu_ns() - cpu;
+    log_sink(NULL, NULL);
+    cr_expect(cpu < 100 * NS_PER_MS, "%lld ms of 300", (long long)(cpu / NS_PER_MS));
+    cr_expect(eq(int, log.lines, 1));
+    cr_expect(strstr(log.last, "control: cannot let in who waits: Too many open files") != NULL,
+              "%s", log.last);
+    while (n > 0)
+        close(more[--n]);
+    cr_expect(eq(int, door_wait(&d, 1000, &g), 1)); /* as soon as there is room */
+    door_close(&d);
+    close(out);
 }
 
 static void *open_leader(void *arg)
