@@ -108,7 +108,6 @@ static int read_prompt(struct asked *q, const struct asking *a, const struct jso
 {
     bool markers = a->o->markers, bos = !a->o->no_bos;
     const char *text = NULL;
-    struct prompt p;
     int r = json_opt_str(o, "prompt", &text);
 
     if (r == 0)
@@ -121,12 +120,9 @@ static int read_prompt(struct asked *q, const struct asking *a, const struct jso
         return r;
     if (!text)
         return read_ids(o, "ids", a->vocab, &q->ids, &q->q.n);
-    if (prompt_encode(a->tok, text, strlen(text),
-                      (bos ? ENCODE_BOS : 0) | (markers ? ENCODE_MARKERS : 0), &p) != 0)
-        return -EINVAL;
-    q->ids = p.ids;
-    q->q.n = p.n;
-    return 0;
+    return tokenizer_encode(a->tok, text, strlen(text),
+                            (bos ? ENCODE_BOS : 0) | (markers ? ENCODE_MARKERS : 0), &q->ids,
+                            &q->q.n);
 }
 
 /* A number, or the digits of one: JSON's integers end at 2^63 - 1. */
@@ -134,7 +130,7 @@ static int read_seed(struct asked *q, const struct json *o)
 {
     const struct json *v = json_get(o, "seed");
     const char *digits;
-    int64_t seed;
+    int64_t seed = 0;
     int r;
 
     if (!json_has(o, "seed"))
