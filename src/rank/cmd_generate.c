@@ -53,13 +53,16 @@ static void on_text(void *arg, const char *text, size_t bytes)
 /* Every reply of every request; one alone is seen while it comes. */
 static int want_all(struct generate *g)
 {
+    int n = 0;
+
     for (int i = 0; i < g->asked.n; i++)
-        g->n += g->asked.at[i].replies;
-    g->wanted = calloc((size_t)g->n, sizeof(*g->wanted));
+        n += g->asked.at[i].replies;
+    g->wanted = calloc((size_t)n, sizeof(*g->wanted));
     if (!g->wanted) {
-        fail(-ENOMEM, "no memory for %d replies", g->n);
+        fail(-ENOMEM, "no memory for %d replies", n);
         return CODE_RESOURCE;
     }
+    g->n = n;
     for (int i = 0, at = 0; i < g->asked.n; i++)
         for (int c = 0; c < g->asked.at[i].replies; c++) {
             struct wanted *w = &g->wanted[at++];
