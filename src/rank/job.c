@@ -19,7 +19,7 @@ struct rank_thread {
     struct group_hub *hub;
     struct drain *drain;
     atomic_int *ready; /* rank 0 has checked what was asked */
-    atomic_int *first; /* exit code of the first rank of this process that failed */
+    atomic_int *first; /* exit code of this process: see note_code */
     pthread_t thread;
 };
 
@@ -131,10 +131,19 @@ static int run_rank(struct job *j, const struct config *cfg, struct drain *drain
     return code;
 }
 
+/* The first code counts; but that a group failed only says that one of its ranks did, whose own code tells why. */
+static void note_code(atomic_int *first, int code)
+{
+    int old = CODE_DONE;
+
+    if (!atomic_compare_exchange_strong(first, &old, code) && old == CODE_GROUP)
+        atomic_compare_exchange_strong(first, &old, code);
+}
+
 static void *run_thread(void *arg)
 {
     struct rank_thread *t = (struct rank_thread *)arg;
-    int code, none = 0;
+    int code;
 
     log_rank(t->cfg.rank);
     /* What is wrong for all is said once, by rank 0. */
@@ -145,7 +154,7 @@ static void *run_thread(void *arg)
     }
     code = run_rank(t->job, &t->cfg, t->drain, t->hub, t->ready);
     if (code != 0) {
-        atomic_compare_exchange_strong(t->first, &none, code);
+        note_code(t->first, code);
         atomic_store(&t->drain->asked, DRAIN_FAILED); /* the others may still wait for this one */
     }
     return NULL;
