@@ -698,12 +698,6 @@ const char *pack_name(const struct pack *p)
     return p->path;
 }
 
-const void *pack_base(const struct pack *p, size_t *bytes)
-{
-    *bytes = p->bytes;
-    return p->map;
-}
-
 const char *pack_family(const struct pack *p)
 {
     return p->toc.family;

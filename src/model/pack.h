@@ -86,9 +86,6 @@ void pack_prefer(struct pack *p, enum layout l);
  * errors   -EINVAL naming the first difference; targets may be bound in part then */
 int pack_bind(struct pack *p, const struct walk_part *parts, int n_parts);
 
-/* pack_base - the mapped file, for backends that copy or register it. */
-const void *pack_base(const struct pack *p, size_t *bytes);
-
 const char *pack_family(const struct pack *p);
 int pack_rank(const struct pack *p);
 int pack_ranks(const struct pack *p);

@@ -71,7 +71,7 @@ static int want_all(struct generate *g)
             w->index = i;
             w->choice = c;
             w->q = g->asked.at[i].q;
-            w->q.sampler.seed = sampler_seed_derive(w->q.sampler.seed, c);
+            w->q.sampler.seed = seed_of_choice(w->q.sampler.seed, (uint32_t)c);
             w->q.on_text = g->n == 1 && !as_json(g) ? on_text : NULL;
             w->q.arg = g;
         }

@@ -36,10 +36,9 @@ struct model;
 struct slot_pool;
 struct window;
 
-/* accept_open - candidate and gather buffers for this model; site is the first of ACCEPT_SITES
- * exchange sites.
+/* accept_open - candidate and gather buffers for this model; site is the first of three exchange
+ * sites.
  * errors   -ENOMEM */
-#define ACCEPT_SITES 3
 int accept_open(struct device *d, const struct model *m, int site, struct accept **out);
 void accept_close(struct accept *a);
 

@@ -32,10 +32,4 @@ static inline int sampler_greedy(const struct sampler *s)
     return !sampler_draws(s);
 }
 
-/* sampler_seed_derive - the seed of reply i of a request for several. */
-static inline uint64_t sampler_seed_derive(uint64_t seed, int i)
-{
-    return seed + (uint64_t)i * 0x9E3779B97F4A7C15u;
-}
-
 #endif

@@ -64,6 +64,7 @@ Test(rng, keyed_draw_known_answers)
     /* The high half of a position counts. */
     cr_expect(ne(dbl, draw_u(1, 2, 3, 0), draw_u(1, 2 + (UINT64_C(1) << 32), 3, 0)));
     cr_expect(eq(u64, seed_of_choice(7, 0), 7));
+    cr_expect(eq(u64, seed_of_choice(42, 1), UINT64_C(0x9E3779B97F4A7C15) + 42));
     cr_expect(eq(u64, seed_of_choice(0, 2), UINT64_C(0x3C6EF372FE94F82A)));
 }
 

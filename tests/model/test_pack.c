@@ -73,7 +73,7 @@ static float bound_value(struct pack *p, const struct weight *d, void *target, i
 {
     const struct row_table *t = target;
     struct pack_rows at;
-    size_t bytes;
+    char value[8];
     int c = 0;
 
     switch (d->kind) {
@@ -91,8 +91,13 @@ static float bound_value(struct pack *p, const struct weight *d, void *target, i
                 break;
             row -= at.rows;
         }
-        return stored((const char *)pack_base(p, &bytes) + at.piece[0].offset, t->dtype,
-                      row * t->cols + col);
+        cr_assert(eq(int,
+                     full_pread(at.piece[0].fd, value, dtype_bytes(t->dtype),
+                                (off_t)at.piece[0].offset + (off_t)dtype_bytes(t->dtype) *
+                                                                (row * t->cols + col),
+                                "row"),
+                     0));
+        return stored(value, t->dtype, 0);
     }
 }
 

@@ -110,10 +110,3 @@ Test(sampler, default_is_greedy_and_fine)
     s.temperature = .7;
     cr_expect(not(sampler_greedy(&s)));
 }
-
-Test(sampler, replies_of_one_request_have_seeds_of_their_own)
-{
-    cr_expect(eq(u64, sampler_seed_derive(42, 0), 42));
-    cr_expect(eq(u64, sampler_seed_derive(42, 1), UINT64_C(0x9E3779B97F4A7C15) + 42));
-    cr_expect(eq(u64, sampler_seed_derive(42, 2), UINT64_C(0x3C6EF372FE94F82A) + 42));
-}
