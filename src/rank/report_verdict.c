@@ -125,14 +125,14 @@ static void wire(struct report_view *v, const struct view_log *slow)
         exchanges, 1e3 * per(waits_ms(slow), exchanges));
 }
 
-/* Who waits for whom: the rank that waits least is the one the others wait for. */
-static void balance(struct report_view *v)
+/* Who waits for whom: the rank that waits least is the one the others wait for. Of `ran` logs with a round. */
+static void balance(struct report_view *v, int ran)
 {
     const struct view_log *slow = &v->of[0], *quick = &v->of[0];
     double more, whole = view_round_ms(v->of[0].log);
     char name[sizeof(slow->label)];
 
-    if (v->n == 1) {
+    if (ran == 1) {
         if (slow->log->sums.wait_ns > 0)
             say(v, VERDICT_PLAIN,
                 "%s waits %.2f ms a round for other ranks. Give the logs of all ranks to see which "
@@ -140,7 +140,7 @@ static void balance(struct report_view *v)
                 subject(slow, name, sizeof(name)), waits_ms(slow));
         return;
     }
-    for (int i = 1; i < v->n; i++) {
+    for (int i = 1; i < ran; i++) {
         if (waits_ms(&v->of[i]) < waits_ms(slow))
             slow = &v->of[i];
         if (waits_ms(&v->of[i]) > waits_ms(quick))
@@ -287,16 +287,35 @@ static void broken(struct report_view *v)
     }
 }
 
+/* How many logs have a round; they stand in front of the others, which are named. */
+static int count_ran(struct report_view *v)
+{
+    int ran = 0;
+
+    for (int i = 0; i < v->n; i++) {
+        const struct report_log *l = v->of[i].log;
+
+        ran += l->rounds > 0;
+        if (l->rounds == 0 && l->rank < 0)
+            say(v, VERDICT_WARN, "There is no round in %.200s.", l->path);
+        else if (l->rounds == 0)
+            say(v, VERDICT_WARN, "There is no round in the log of %s, %.200s.", v->of[i].label,
+                l->path);
+    }
+    return ran;
+}
+
 void view_judge(struct report_view *v)
 {
-    if (v->of[0].log->rounds == 0) {
-        say(v, VERDICT_WARN, "There is no round in the log of %s.", v->of[0].label);
+    int ran = count_ran(v);
+
+    if (ran == 0) {
         broken(v);
         return;
     }
     speed(v);
     parts(v);
-    balance(v);
+    balance(v, ran);
     drafts(v);
     broken(v);
     followers(v);

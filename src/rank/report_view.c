@@ -217,6 +217,8 @@ static int by_rank(const void *a, const void *b)
     const struct report_log *m = ((const struct view_log *)b)->log;
     int x = l->rank < 0 ? RANKS_MAX : l->rank, y = m->rank < 0 ? RANKS_MAX : m->rank;
 
+    if ((l->rounds == 0) != (m->rounds == 0))
+        return l->rounds == 0 ? 1 : -1;
     return x != y ? (x > y) - (x < y) : strcmp(l->path, m->path);
 }
 

@@ -30,6 +30,7 @@ static inline struct report_log *rig_log(const struct rig_rank *r)
 
     cr_assert(l != NULL);
     l->rank = r->rank;
+    snprintf(l->path, sizeof(l->path), "/tmp/rank%d.jsonl", r->rank);
     for (int i = 0; i < r->rounds; i++) {
         double rest = r->rest + (r->every && i % r->every == r->every - 1 ? r->odd_rest : 0);
         double length = r->window + r->plan + rest;

@@ -98,7 +98,17 @@ static const struct verdict_case verdicts[] = {
     { .name = "nothing ran",
       .of = { { .rounds = 0 } },
       .n = 1,
-      .says = { "There is no round in the log of rank 0" } },
+      .says = { "There is no round in the log of rank 0, /tmp/rank0.jsonl." } },
+    { .name = "a rank that ran nothing, or was asked too early",
+      .of = { { .rounds = 0 }, { GOOD, .rank = 1, .window = 10 } },
+      .n = 2,
+      .says = { "There is no round in the log of rank 0, /tmp/rank0.jsonl.", "300 rounds gave",
+                "A round takes 10.00 ms" } },
+    { .name = "no rank is slower than one that ran nothing",
+      .of = { { GOOD, .window = 10, .wait = 5 }, { .rank = 1 } },
+      .n = 2,
+      .says = { "There is no round in the log of rank 1", "Rank 0 waits 5.00 ms a round" },
+      .never = "slower rank" },
 };
 
 static bool said(const struct report_view *v, const char *what)
