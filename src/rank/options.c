@@ -402,12 +402,80 @@ static int read_config(struct options *o, const char *path)
 
 /* ---- the line -------------------------------------------------------------------------------- */
 
+/* What an option without a value switches on; NULL: it is no such option. */
+static bool *flag_of(struct options *o, enum option_id id)
+{
+    switch (id) {
+    case ID_HELP:
+        return &o->help;
+    case ID_MARKERS:
+        return &o->markers;
+    case ID_NO_BOS:
+        return &o->no_bos;
+    case ID_VERIFY:
+        return &o->verify;
+    case ID_SPECIAL:
+        return &o->special;
+    case ID_TRANSPORT:
+        return &o->transport;
+    case ID_MEET:
+        return &o->meet;
+    case ID_WINDOW:
+        return &o->windows;
+    case ID_KERNELS:
+        return &o->kernels;
+    case ID_PROFILE:
+        return &o->profile;
+    case ID_COMPARE:
+        return &o->compare;
+    case ID_FULL:
+        return &o->full;
+    case ID_AS_SET:
+        return &o->as_set;
+    case ID_JSON:
+        return &o->json;
+    default:
+        return NULL;
+    }
+}
+
+/* Where a value goes that is taken as it is; NULL: it is something else. */
+static const char **text_of(struct options *o, enum option_id id)
+{
+    switch (id) {
+    case ID_FIT:
+        return &o->fit;
+    case ID_MEASURED:
+        return &o->measured;
+    case ID_TO:
+        return &o->to;
+    case ID_AGAINST:
+        return &o->against;
+    case ID_GET:
+        return &o->get;
+    case ID_PROMPTS:
+        return &o->prompts;
+    case ID_OUT:
+        return &o->out;
+    case ID_ONLY:
+        return &o->only;
+    default:
+        return NULL;
+    }
+}
+
 static int apply(struct options *o, const struct entry *e, const char *value)
 {
-    switch (e->id) {
-    case ID_HELP:
-        o->help = true;
+    bool *flag = flag_of(o, e->id);
+    const char **text = text_of(o, e->id);
+
+    if (flag)
+        *flag = true;
+    if (text)
+        *text = value;
+    if (flag || text)
         return 0;
+    switch (e->id) {
     case ID_CONFIG:
         return read_config(o, value);
     case ID_SET:
@@ -416,12 +484,6 @@ static int apply(struct options *o, const struct entry *e, const char *value)
         return parse_given(o, e->name, GIVEN_TEXT, value);
     case ID_PROMPT_FILE:
         return parse_given(o, e->name, GIVEN_TEXT_FILE, value);
-    case ID_MARKERS:
-        o->markers = true;
-        return 0;
-    case ID_NO_BOS:
-        o->no_bos = true;
-        return 0;
     case ID_IDS:
         return parse_given(o, e->name, GIVEN_IDS_FILE, value);
     case ID_JOBS:
@@ -467,9 +529,6 @@ static int apply(struct options *o, const struct entry *e, const char *value)
         return parse_int(e->name, value, 1, RANKS_MAX, &o->pack_ranks);
     case ID_RANK:
         return parse_int(e->name, value, 0, RANKS_MAX - 1, &o->pack_rank);
-    case ID_VERIFY:
-        o->verify = true;
-        return 0;
     case ID_LAYOUT:
         return parse_layout(o, value);
     case ID_EXPERTS:
@@ -480,66 +539,13 @@ static int apply(struct options *o, const struct entry *e, const char *value)
         return parse_mixes(o, value);
     case ID_EXTRA:
         return parse_extra(o, value);
-    case ID_FIT:
-        o->fit = value;
-        return 0;
-    case ID_MEASURED:
-        o->measured = value;
-        return 0;
     case ID_GBPS:
         return parse_gbps(o, value);
-    case ID_TO:
-        o->to = value;
-        return 0;
-    case ID_AGAINST:
-        o->against = value;
-        return 0;
-    case ID_GET:
-        o->get = value;
-        return 0;
-    case ID_PROMPTS:
-        o->prompts = value;
-        return 0;
-    case ID_SPECIAL:
-        o->special = true;
-        return 0;
-    case ID_OUT:
-        o->out = value;
-        return 0;
-    case ID_TRANSPORT:
-        o->transport = true;
-        return 0;
-    case ID_MEET:
-        o->meet = true;
-        return 0;
-    case ID_WINDOW:
-        o->windows = true;
-        return 0;
-    case ID_KERNELS:
-        o->kernels = true;
-        return 0;
-    case ID_PROFILE:
-        o->profile = true;
-        return 0;
-    case ID_COMPARE:
-        o->compare = true;
-        return 0;
-    case ID_FULL:
-        o->full = true;
-        return 0;
-    case ID_ONLY:
-        o->only = value;
-        return 0;
     case ID_TOKENS:
         return parse_int(e->name, value, 4, INT32_MAX, &o->gate_tokens);
-    case ID_AS_SET:
-        o->as_set = true;
-        return 0;
-    case ID_JSON:
-        o->json = true;
-        return 0;
+    default:
+        return CODE_USAGE;
     }
-    return CODE_USAGE;
 }
 
 static int usage(const struct command_spec *s, const char *option)
