@@ -8,6 +8,7 @@
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>
 
+#include "src/base/file.h"
 #include "tests/base/capture.h"
 
 static struct config c;
@@ -247,8 +248,16 @@ Test(config, long_input_is_refused)
     cr_expect(eq(int, config_set(&c, text), -EINVAL));
     memcpy(text, "model=", 6);
     cr_expect(eq(int, config_set(&c, text), -EINVAL));
-    text[4000] = 0;
+    text[6 + PATH_CAP] = 0; /* a byte more than there is room for */
+    cr_expect(eq(int, config_set(&c, text), -EINVAL));
+    text[6 + PATH_CAP - 1] = 0;
     cr_expect(eq(int, config_set(&c, text), 0));
+    for (size_t n = 62; n < 68; n++) {
+        memset(text, 'k', n);
+        strcpy(text + n, "=1");
+        cr_expect(eq(int, config_set(&c, text), -EINVAL), "a key of %zu bytes", n);
+        cr_expect(strstr(log_lines.last, "unknown key kkk") != NULL, "%s", log_lines.last);
+    }
     free(text);
 }
 
@@ -321,6 +330,8 @@ static const struct {
     { "one core", { "pin=3" }, "pin: want auto, off or two cores" },
     { "three cores", { "pin=3,4,5" }, "pin: want" },
     { "no cores", { "pin=," }, "pin: want" },
+    { "cores of large numbers", { "pin=9998,9999" }, NULL },
+    { "cores of larger ones", { "pin=10000,3" }, "pin: want" },
     { "weights ahead", { "prefetch=512KiB" }, NULL },
     { "nothing to be beside", { "prefetch=1MiB", "side=off" }, "prefetch needs side on" },
     { "no cache", { "cache=" }, "cache: want a folder" },

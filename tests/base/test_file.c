@@ -109,7 +109,10 @@ Test(file, reading_refuses_by_kind_and_size)
     cr_expect(eq(int, file_read("big", 7, &text, &n), -EFBIG));
     cr_expect(strstr(log_lines.last, "big: 8 bytes, at most 7") != NULL, "%s", log_lines.last);
     cr_expect(eq(int, file_read("big/x", 7, &text, &n), -ENOTDIR));
-    cr_expect(eq(int, log_lines.lines, 5));
+    cr_expect(eq(int, file_read("/proc/self/status", 1 << 20, &text, &n), -EIO)); /* "0 bytes" */
+    cr_expect(strstr(log_lines.last, "status: changed while it was read") != NULL, "%s",
+              log_lines.last);
+    cr_expect(eq(int, log_lines.lines, 6));
     cr_expect(eq(ptr, text, NULL));
 }
 

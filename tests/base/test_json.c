@@ -325,7 +325,7 @@ Test(json_writer, puts_commas_keys_and_escapes)
     json_put_f64(&w, NULL, -INFINITY);
     json_put_f32(&w, NULL, INFINITY);
     json_end_array(&w);
-    json_put_str(&w, "s", "\b\f\n\r\t\x01\x1f\x7f/\"\\\xc3\xa4");
+    json_put_str(&w, "s", "\b\f\n\r\t\x01\x1f \x7f/\"\\\xc3\xa4");
     json_put_strn(&w, "z", "a\0b\xff\xe4\xbd", 6);
     json_put_str(&w, "e", "");
     json_end_object(&w);
@@ -333,7 +333,7 @@ Test(json_writer, puts_commas_keys_and_escapes)
     cr_expect(eq(str, (char *)text,
                  (char *)"{\"a\":[],\"b\\\"\\\\\":[-9223372036854775808,18446744073709551615,"
                          "{\"n\":null,\"t\":true,\"f\":false},null,null,null],"
-                         "\"s\":\"\\b\\f\\n\\r\\t\\u0001\\u001f\x7f/\\\"\\\\\xc3\xa4\","
+                         "\"s\":\"\\b\\f\\n\\r\\t\\u0001\\u001f \x7f/\\\"\\\\\xc3\xa4\","
                          "\"z\":\"a\\u0000b\xef\xbf\xbd\xef\xbf\xbd\",\"e\":\"\"}"));
     cr_expect(eq(sz, n, strlen(text)));
     json_writer_reset(&w);
