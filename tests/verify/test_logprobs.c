@@ -24,6 +24,7 @@ static const struct voice voices[] = {
     { .s = { .logprobs = 6, .temperature = 0.6, .seed = 1, .top_p = 0.6, .biases = 1 },
       .bias = biases },
     { .s = { .logprobs = 4, .temperature = 1.4, .seed = 2 } },
+    { .s = { .logprobs = 1, .temperature = 0.6, .seed = 4, .top_p = 0.6 } },
     { .s = { .temperature = 1, .seed = 3, .top_k = 5 } },
 };
 
@@ -48,7 +49,7 @@ static void talk(struct bench *b)
         speech_serial(b, language, v % SLOTS_MAX, &voices[v], prompt, 3, &mine[v]);
     }
     speech_drafted(b, language, voices, 3, 5, true, prompt, 3, serial, drafted);
-    speech_drafted(b, language, voices + 3, 2, 15, false, prompt, 3, serial + 3, drafted + 3);
+    speech_drafted(b, language, voices + 3, 3, 15, false, prompt, 3, serial + 3, drafted + 3);
 }
 
 static void expect_row(const struct voice *v, const struct logprobs *lp, int id, int pos, int tok,
