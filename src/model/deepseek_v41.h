@@ -25,6 +25,7 @@ struct exec;
 struct json;
 struct model;
 
+#define V41_EXPERTS_MAX 1024 /* what op moe takes */
 #define V41_LAYERS_MAX 128
 
 /* Everything the arithmetic depends on, from config.json. */

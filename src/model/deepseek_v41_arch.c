@@ -108,7 +108,7 @@ static int read_shape(const struct json *o, struct v41_arch *a)
         { "o_groups", NULL, 1, 1024, &a->o_groups },
         { "o_lora_rank", NULL, 1, 1 << 16, &a->o_rank },
         { "moe_intermediate_size", "moe_inter_dim", 1, 1 << 16, &a->inter },
-        { "n_routed_experts", NULL, 1, 4096, &a->experts },
+        { "n_routed_experts", NULL, 1, V41_EXPERTS_MAX, &a->experts },
         { "num_experts_per_tok", "n_activated_experts", 1, 64, &a->top_k },
         { "sliding_window", "window_size", 1, 1 << 16, &a->window },
         { "hc_mult", NULL, 1, HC_MAX, &a->hc },
@@ -272,7 +272,7 @@ static int read_engram(const struct json *o, struct v41_arch *a)
         { "engram_head_dim", NULL, 1, 4096, &a->engram_dim },
         { "engram_vocab_size", NULL, 1, INT_MAX, &a->engram_bound },
         { "engram_compressed_vocab_size", NULL, 1, 1 << 24, &a->engram_classes },
-        { "engram_pad_token_id", "engram_pad_id", 0, 1 << 24, &a->engram_pad },
+        { "engram_pad_token_id", "engram_pad_id", 0, a->vocab - 1, &a->engram_pad },
     };
     int r;
 
@@ -304,11 +304,14 @@ static int read_dspark(const struct json *o, struct v41_arch *a)
         r = read_list(o, "dspark_target_layer_ids", NULL, 0, a->layers - 1, 8, a->tap_layer,
                       &a->taps);
     if (r == 0)
-        r = json_opt_int(o, spelling(o, "dspark_n_routed_experts", "dspark_num_experts"), 1, 4096,
-                         &a->draft_experts);
+        r = json_opt_int(o, spelling(o, "dspark_n_routed_experts", "dspark_num_experts"), 1,
+                         V41_EXPERTS_MAX, &a->draft_experts);
     if (r == 0)
         r = json_opt_int(o, spelling(o, "dspark_num_experts_per_tok", "dspark_n_activated_experts"),
                          1, 64, &a->draft_top_k);
+    if (r == 0 && a->draft_top_k > a->draft_experts)
+        r = fail(-EINVAL, "config: dspark_num_experts_per_tok %d, dspark_n_routed_experts is %d",
+                 a->draft_top_k, a->draft_experts);
     for (int i = 1; i < a->taps && r == 0; i++)
         if (a->tap_layer[i] <= a->tap_layer[i - 1])
             r = fail(-EINVAL, "config: dspark_target_layer_ids must ascend");
