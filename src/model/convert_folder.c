@@ -209,6 +209,17 @@ static int write_index(const struct folder *f)
     return r;
 }
 
+/* One file needs no index, and one that an earlier run has left would lead past it. */
+static int drop_index(const struct folder *f)
+{
+    char path[PATH_CAP];
+    int r = path_join(path, sizeof(path), f->path, SOURCE_INDEX_FILE);
+
+    return r < 0 || unlink(path) == 0 || errno == ENOENT
+               ? r
+               : fail(-errno, "%s: %s", path, strerror(errno));
+}
+
 int folder_end(struct folder *f)
 {
     int r = 0;
@@ -217,7 +228,9 @@ int folder_end(struct folder *f)
         r = new_file_commit(&f->shard[i].file);
         f->shard[i].file.fd = -1;
     }
-    return r == 0 && f->n_shards > 1 ? write_index(f) : r;
+    if (r < 0)
+        return r;
+    return f->n_shards > 1 ? write_index(f) : drop_index(f);
 }
 
 void folder_close(struct folder *f)

@@ -263,6 +263,30 @@ Test(convert, every_code_is_the_nearest_and_the_rest_is_copied)
         }
 }
 
+/* Files of the run before that another number of shards leaves in the folder. */
+Test(convert, the_last_conversion_into_a_folder_counts)
+{
+    char folder[PATH_CAP];
+
+    log_open(-1, LOG_ERR);
+    temp_folder(folder);
+    for (int run = 0; run < 4; run++) {
+        const char *word = run % 2 ? "mxfp4" : "fp8";
+        struct source *s;
+        struct stored w;
+
+        cr_assert(eq(int, convert_to(word, folder, run % 2 ? CONVERT_SHARD_BYTES : 1000), 0));
+        cr_assert(eq(int, source_hf_open(folder, &s), 0), "run %d", run);
+        cr_assert(eq(int,
+                     source_stored(s, weights[0].name, STORED_MAT, weights[0].rows,
+                                   weights[0].cols, &w),
+                     0));
+        cr_expect(eq(int, (int)w.dtype, run % 2 ? DTYPE_MXFP4 : DTYPE_FP8), "run %d", run);
+        s->ops->close(s);
+    }
+    folder_count(folder, 1);
+}
+
 Test(convert, config_keeps_what_it_said_and_says_the_formats)
 {
     char folder[PATH_CAP], path[PATH_CAP];
