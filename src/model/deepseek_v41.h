@@ -26,6 +26,7 @@ struct json;
 struct model;
 
 #define V41_EXPERTS_MAX 1024 /* what op moe takes */
+#define V41_ROPE_MAX 1024    /* what op rope turns */
 #define V41_LAYERS_MAX 128
 
 /* Everything the arithmetic depends on, from config.json. */

@@ -103,7 +103,7 @@ static int read_shape(const struct json *o, struct v41_arch *a)
         { "num_hidden_layers", "n_layers", 1, V41_LAYERS_MAX - 8, &a->layers },
         { "num_attention_heads", "n_heads", 1, 1024, &a->heads },
         { "head_dim", NULL, 32, 4096, &a->head_dim },
-        { "qk_rope_head_dim", "rope_head_dim", 2, 4096, &a->rope_dims },
+        { "qk_rope_head_dim", "rope_head_dim", 2, V41_ROPE_MAX, &a->rope_dims },
         { "q_lora_rank", NULL, 1, 1 << 16, &a->q_rank },
         { "o_groups", NULL, 1, 1024, &a->o_groups },
         { "o_lora_rank", NULL, 1, 1 << 16, &a->o_rank },

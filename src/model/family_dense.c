@@ -17,7 +17,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define DENSE_LAYERS_MAX (STATES_MAX / 2)
+#define DENSE_LAYERS_MAX (STATES_MAX / 2 - 2) /* two states each, and three of a next-token head */
+#define DENSE_HEAD_MAX 1024                   /* what op rope turns */
 
 struct dense_layer {
     struct mat q, k, v, o, gate, up, down;
@@ -84,8 +85,9 @@ static int read_shape(const struct json *c, struct dense_model *m)
     if (r == 0)
         r = json_opt_int(c, "num_key_value_heads", 1, m->heads, &m->kv_heads);
     if (r == 0)
-        r = json_opt_int(c, "head_dim", 2, 4096, &m->head_dim);
-    if (r == 0 && (m->heads % m->kv_heads || m->head_dim % 2))
+        r = json_opt_int(c, "head_dim", 2, DENSE_HEAD_MAX, &m->head_dim);
+    if (r == 0 && (m->heads % m->kv_heads || m->head_dim % 2 || m->head_dim < 2 ||
+                   m->head_dim > DENSE_HEAD_MAX))
         r = fail(-EINVAL, "config: %d heads of %d over %d key heads do not fit", m->heads,
                  m->head_dim, m->kv_heads);
     return r;

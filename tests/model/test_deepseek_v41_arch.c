@@ -77,7 +77,8 @@ static const struct {
     { "engram_num_embeddings", "[8882, null]" },
     { "engram_pad_token_id", "4096" }, /* of a vocabulary of 4096 */
     { "engram_pad_token_id", "16777216" },
-    { "n_routed_experts", "1025" }, /* more than ops take */
+    { "qk_rope_head_dim", "1026" }, /* more than ops take */
+    { "n_routed_experts", "1025" },
     { "dspark_n_routed_experts", "1025" },
     { "dspark_num_experts_per_tok", "5" }, /* of 4 */
     { "eos_token_id", "\"1\"" },

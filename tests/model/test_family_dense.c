@@ -130,6 +130,51 @@ Test(dense, refuses_other_arithmetic)
     }
 }
 
+/* Sizes at the edge of what states and ops take, and one beyond. */
+Test(dense, refuses_sizes_that_nothing_holds)
+{
+    static const struct {
+        int dim, layers, heads, nextn, r;
+        const char *more;
+    } cases[] = {
+        { 64, 254, 4, 1, 0, "" },
+        { 64, 255, 4, 1, -EINVAL, "" },
+        { 64, 1, 64, 0, -EINVAL, "" }, /* heads of 1 */
+        { 64, 1, 128, 0, -EINVAL, "" },
+        { 2048, 1, 2, 0, 0, "" },
+        { 4096, 1, 2, 0, -EINVAL, "" },
+        { 64, 1, 4, 0, 0, ", \"head_dim\": 1024" },
+        { 64, 1, 4, 0, -EINVAL, ", \"head_dim\": 1026" },
+    };
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct state_list *l = calloc(1, sizeof(*l));
+        const struct family_ops *family;
+        struct model *m = NULL;
+        struct json *config;
+        char text[1024];
+
+        snprintf(text, sizeof(text),
+                 "{\"model_type\": \"qwen3\", \"hidden_size\": %d, \"num_hidden_layers\": %d, "
+                 "\"num_attention_heads\": %d, \"num_nextn_predict_layers\": %d, "
+                 "\"intermediate_size\": 96, \"rms_norm_eps\": 1e-6, \"vocab_size\": 256, "
+                 "\"max_position_embeddings\": 64, \"rope_theta\": 1e4%s}",
+                 cases[i].dim, cases[i].layers, cases[i].heads, cases[i].nextn, cases[i].more);
+        cr_assert(eq(int, json_parse(text, strlen(text), "config.json", 8, &config), 0));
+        cr_assert(eq(int, family_find(config, &family), 0));
+        cr_assert(eq(int, family->open(config, true, &m), cases[i].r), "case %zu", i);
+        if (m) {
+            m->ops->states(m, l);
+            if (m->mtp)
+                m->mtp->states(m, l);
+            cr_expect(le(int, l->n + (m->mtp != NULL), STATES_MAX), "case %zu", i);
+            m->ops->close(m);
+        }
+        json_close(config);
+        free(l);
+    }
+}
+
 Test(dense, refuses_to_cut_a_key_head)
 {
     const struct family_ops *family;
