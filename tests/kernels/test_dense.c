@@ -367,6 +367,26 @@ Test(dense, rope_turns_the_tail_of_each_head)
     bed_close(&b);
 }
 
+Test(dense, rope_refuses_more_dims_than_it_has_angles_for)
+{
+    static float x[2048], freq[1024];
+    struct row_info info = { .pos = 1 };
+    struct bed b;
+
+    bed_open(&b, 1);
+    for (int dims = 1023; dims <= 1026; dims++) {
+        b.op->rope(b.q, &(struct rope_args){ .x = x,
+                                             .freq = freq,
+                                             .info = &info,
+                                             .rows = 1,
+                                             .heads = 1,
+                                             .cols = 2048,
+                                             .dims = dims });
+        cr_expect(eq(int, bed_wait(&b), dims == 1024 ? 0 : -EINVAL), "%d", dims);
+    }
+    bed_close(&b);
+}
+
 Test(dense, rope_rounds_its_results_only)
 {
     struct bed b;

@@ -113,6 +113,22 @@ Test(product, groups_and_slices_take_their_own_inputs_and_scales)
                 }
 }
 
+/* Groups that begin inside a tile touch one more strip than their outputs fill. */
+Test(product, groups_need_not_begin_with_a_tile)
+{
+    static const int locals[] = { 8, 24, 120, 127, 130 };
+
+    for (size_t j = 0; j < COUNT(backends); j++)
+        for (size_t i = 0; i < COUNT(locals); i++) {
+            product_case(backends[j],
+                         (struct mat){ .dtype = DTYPE_BF16, .rows = 3 * locals[i], .cols = 64 }, 3,
+                         CODEC_F32, 2);
+            product_case(backends[j],
+                         (struct mat){ .dtype = DTYPE_MXFP4, .rows = 3 * locals[i], .cols = 64 }, 3,
+                         CODEC_F32, 2);
+        }
+}
+
 Test(product, released_numerics_quantise_the_inputs_of_fp8_and_mxfp4_alone)
 {
     struct mat m;

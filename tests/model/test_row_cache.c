@@ -66,6 +66,18 @@ Test(row_cache, the_bound_is_never_passed_and_well_used)
     }
 }
 
+Test(row_cache, no_bound_is_passed_by_a_byte)
+{
+    for (size_t row = 1; row < 70; row += 17)
+        for (size_t bound = 0; bound < 3000; bound++) {
+            struct row_cache *c;
+
+            cr_assert(eq(int, row_cache_open(bound, row, UINT64_MAX, &c), 0));
+            cr_assert(le(sz, row_cache_bytes(c), bound), "rows of %zu", row);
+            row_cache_close(c);
+        }
+}
+
 /* Whatever was put and found in whatever order: a row is its own or not there, no more rows are
  * there than entries, and the newest is. */
 Test(row_cache, rows_are_their_own)

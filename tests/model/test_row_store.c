@@ -12,6 +12,7 @@
 
 #include "src/base/clock.h"
 #include "src/model/pack.h"
+#include "src/model/row_ask.h"
 #include "src/model/row_store.h"
 #include "src/model/source.h"
 #include "tests/model/tensors.h"
@@ -277,6 +278,43 @@ Test(row_store, a_truncated_file_is_an_error)
         cr_expect(memcmp(got, want, sizeof(want)) == 0);
         s->ops->close(s);
     }
+    rig_close(&g);
+}
+
+/* Wants that nobody waits for any more are read in their turn, and are nobody else's before. */
+Test(row_store, an_ask_that_was_given_up_leaves_its_reads_to_come)
+{
+    static const int32_t column[3] = { 0, 1, 2 };
+    static const int64_t gone[3] = { 3, 4, 5 }, row[3] = { 6, 7, 8 };
+    struct row_asks a;
+    struct row_want *w, *seen[8];
+    float got[3 * COLS], want[COLS];
+    struct rig g;
+    int n = 0;
+
+    rig_open(&g, DTYPE_BF16, 0, 1);
+    cr_assert(eq(int, row_asks_open(&a, &(struct row_store_settings){ .pack = g.p }, NULL), 0));
+    cr_assert(eq(int, row_asks_add(&a, &g.tables.t[0], 0, column, gone, 3), 0));
+    cr_expect(eq(int, row_asks_take(&a, 0, 9, got), -ETIMEDOUT));
+    cr_assert(eq(int, row_asks_add(&a, &g.tables.t[0], 1, column, row, 3), 0));
+    cr_expect(eq(int, row_asks_left(&a, 1), 3));
+    while ((w = row_asks_next(&a))) {
+        struct row_piece p = row_want_rest(w);
+
+        cr_assert(lt(int, n, 6));
+        seen[n++] = w;
+        cr_expect(eq(i64, w->row, n <= 3 ? gone[n - 1] : row[n - 4]));
+        cr_assert(eq(int, full_pread(p.fd, w->buf, p.bytes, p.place, "row"), 0));
+    }
+    cr_assert(eq(int, n, 6));
+    for (int i = 0; i < n; i++)
+        row_asks_done(&a, seen[i], 0);
+    cr_expect(eq(int, row_asks_take(&a, 1, 9, got), 0));
+    for (int i = 0; i < 3; i++) {
+        source_row(&g, 0, column[i], row[i], want);
+        cr_expect(memcmp(got + i * COLS, want, sizeof(want)) == 0, "row %d", i);
+    }
+    row_asks_close(&a);
     rig_close(&g);
 }
 

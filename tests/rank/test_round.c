@@ -29,7 +29,9 @@ enum fault {
     NOT_KEPT,       /* the last round's outcome is not told */
     FREE_SLOT,      /* a window for a slot that nobody has */
     UNKNOWN_ORDER,
-    OTHER_ROUND /* a round was lost */
+    OTHER_ROUND,  /* a round was lost */
+    OTHER_BUCKET, /* rank 0 pads its windows */
+    IN_PROMPT     /* a window that would choose the prompt's tokens */
 };
 
 struct round_case {
@@ -48,6 +50,8 @@ static const struct round_case cases[] = {
     { "a free slot", FREE_SLOT, "ROUND of slot 1: window at 9, the slot is at 0" },
     { "an unknown order", UNKNOWN_ORDER, "op 77 is unknown" },
     { "a lost round", OTHER_ROUND, "round 3 comes, 2 is due" },
+    { "another bucket", OTHER_BUCKET, "ROUND of slot 0: 1 rows as 4, here as 0" },
+    { "a prompt that has not run", IN_PROMPT, "ROUND of slot 0: window at 0, the slot is at 0" },
 };
 
 static pthread_mutex_t lines_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -117,6 +121,13 @@ static int faulty_round(struct rounds *r, enum fault fault)
     case OTHER_ROUND:
         r->number++;
         break;
+    case OTHER_BUCKET:
+        p.commit[0] = commit_of(r);
+        p.digest = r->digest;
+        p.row_bucket = 4;
+        return plan_box_send(r->k->box, PLAN_ROUND, r->number, 0, r->word,
+                             plan_put_round(&p, r->word));
+    case IN_PROMPT:
     case NO_FAULT:
         break;
     }
@@ -136,10 +147,10 @@ static int lead(struct rounds *r, enum fault fault)
 
     sampler_default(&a.sampler);
     err = order_admit(r, &a);
-    if (err == 0)
+    if (err == 0 && fault != IN_PROMPT)
         err = order_fill(r, &fill);
-    p = window_of(r, 0, PROMPT - 1);
-    p.tok[0] = ids[PROMPT - 1];
+    p = window_of(r, 0, fault == IN_PROMPT ? 0 : PROMPT - 1);
+    p.tok[0] = ids[p.window[0].pos];
     if (err == 0)
         err = order_round(r, &p);
     if (err < 0)

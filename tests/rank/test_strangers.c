@@ -168,6 +168,32 @@ Test(strangers, who_cannot_be_let_in_is_named_and_waits)
     close(out);
 }
 
+Test(strangers, a_guest_has_its_time_even_where_all_places_are_taken)
+{
+    struct door_guest *g = NULL;
+    struct capture log;
+    struct door d;
+    uint16_t port;
+    int64_t start;
+    int fd, out[DOOR_GUESTS + 1];
+
+    cr_assert(eq(int, door_listen("control", "127.0.0.1", 0, &fd, &port), 0));
+    door_init("control", fd, &d);
+    capture_start(&log);
+    for (int i = 0; i < DOOR_GUESTS + 1; i++)
+        out[i] = knock(port);
+    start = clock_ns();
+    while (log.lines == 0 && clock_ns() - start < 5 * NS_PER_S)
+        cr_assert(eq(int, door_wait(&d, 20, &g), 0));
+    start = clock_ns() - start;
+    log_sink(NULL, NULL);
+    cr_expect(strstr(log.last, "its place goes to the next") != NULL, "%s", log.last);
+    cr_expect(start >= DOOR_YIELD_MS * NS_PER_MS, "after %lld ms", (long long)(start / NS_PER_MS));
+    door_close(&d);
+    for (int i = 0; i < DOOR_GUESTS + 1; i++)
+        close(out[i]);
+}
+
 static void *open_leader(void *arg)
 {
     open_rank(0, arg);
@@ -276,6 +302,7 @@ enum mischief {
     BAD_LENGTH,
     BAD_MAC,
     BAD_COUNTER,
+    BAD_GAP,
     BAD_KIND,
     BAD_ORDER,
     BAD_BODY,
@@ -294,6 +321,7 @@ static const struct {
     [BAD_LENGTH] = { "length", -EPROTO, "frame of 65537 bytes from rank 1" },
     [BAD_MAC] = { "MAC", -EPROTO, "frame 0 from rank 1 is not authentic" },
     [BAD_COUNTER] = { "replayed counter", -EPROTO, "frame 0 from rank 1 where 1 is due" },
+    [BAD_GAP] = { "a frame is missing", -EPROTO, "frame 2 from rank 1 where 0 is due" },
     [BAD_KIND] = { "kind", -EPROTO, "frame of kind 77 from rank 1" },
     [BAD_ORDER] = { "order", -EPROTO, "frame of kind 4 from rank 1, want 1" },
     [BAD_BODY] = { "body", -EPROTO, "3 bytes are no Agree" },
@@ -334,6 +362,10 @@ static void misbehave(int rank, void *arg)
         wire_send(w, CONTROL_READY, NULL, 0);
     if (mischief_of == BAD_BODY)
         wire_send(w, CONTROL_AGREE, &body, 0);
+    if (mischief_of == BAD_GAP) {
+        w->sent = 2;
+        wire_send(w, CONTROL_AGREE, &body, 0);
+    }
     if (mischief_of == BAD_COUNTER) {
         struct body_agree a = { .version = "1.0", .text = agree_text };
 

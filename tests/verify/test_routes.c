@@ -75,7 +75,7 @@ static void expect_same(int ranks, const char *how)
         }
 }
 
-Test(routes, all_of_them_choose_the_same_tokens, .timeout = 60)
+Test(routes, all_of_them_choose_the_same_tokens, .timeout = 120)
 {
     static const int ranks[] = { 1, 2, 4 };
 
@@ -111,7 +111,7 @@ Test(routes, all_of_them_choose_the_same_tokens, .timeout = 60)
 
 /* 1000 = 3 chunks and a piece: the second half begins inside a chunk, and whole rows are
  * gathered. */
-Test(routes, shares_that_cut_a_chunk_choose_the_same_tokens, .timeout = 60)
+Test(routes, shares_that_cut_a_chunk_choose_the_same_tokens, .timeout = 120)
 {
     one.whole = true;
     worlds_run(1, 1000, 1, talk, &one);
@@ -197,7 +197,7 @@ static void keep_company(struct bench *b)
                    c->drafted[b->m.rank]);
 }
 
-Test(routes, F_08_a_seed_says_the_same_alone_and_in_company, .timeout = 60)
+Test(routes, F_08_a_seed_says_the_same_alone_and_in_company, .timeout = 120)
 {
     static struct company c;
     static const int depths[] = { 0, 1, 5 };
