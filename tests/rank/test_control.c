@@ -130,6 +130,12 @@ static const struct refusal refusals[] = {
                 "numerics is bf16 "
                 "here, fp32 on rank 1; and 2 more",
                 "numerics is fp32 here, bf16 on rank 0; and 2 more" } },
+    { .name = "a value that the other one begins with",
+      .link = "loop",
+      .agree = "context = 8192\ndepth = 55\nnumerics = bf16\nwindow_max = 1\n",
+      .result = { -EINVAL, -EINVAL },
+      .line = { "config differs: depth is 5 here, 55 on rank 1; window_max is 16 here, 1 on rank 1",
+                "config differs: depth is 55 here, 5 on rank 0; window_max is 1 here, 16 on rank 0" } },
     { .name = "a key that one side does not know",
       .link = "tcp",
       .agree = "context = 8192\ndepth = 5\nnumerics = bf16\n",
