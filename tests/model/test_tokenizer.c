@@ -239,6 +239,41 @@ Test(tokenizer, round_trips_any_text)
     tokenizer_close(t);
 }
 
+/* A match that may not stand where it is takes its place all the same: nothing inside it is looked at. */
+Test(tokenizer, a_word_that_does_not_stand_alone_hides_what_is_in_it)
+{
+    static const char extra[] = "[{\"id\":4096,\"content\":\"qxyz\",\"single_word\":true},"
+                                "{\"id\":4097,\"content\":\"xyz\"}],";
+    static const struct {
+        const char *text;
+        int whole, part; /* how many of 4096 and 4097 */
+    } cases[] = {
+        { "a qxyz b", 1, 0 },   { "a qxyzb", 0, 0 }, { "aqxyz b", 0, 0 }, { "axyzb", 0, 1 },
+        { "qxyzb qxyz", 1, 0 }, { "qxyzxyz", 0, 1 },
+    };
+    char *json = spliced(pocket_json(), "\"added_tokens\":", "\"normalizer\":", extra);
+    struct tokenizer *t = NULL;
+
+    json = spliced(json, "\"post_processor\":", "\"decoder\":", "null,");
+    cr_assert(eq(int, tokenizer_open(json, strlen(json), "words", &t), 0));
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        int n, count[2] = { 0 };
+        int32_t *ids;
+
+        cr_assert(eq(int, tokenizer_encode(t, cases[i].text, strlen(cases[i].text), 0, &ids, &n), 0));
+        for (int k = 0; k < n; k++) {
+            count[0] += ids[k] == 4096;
+            count[1] += ids[k] == 4097;
+        }
+        free(ids);
+        cr_expect(eq(int, count[0], cases[i].whole), "%s", cases[i].text);
+        cr_expect(eq(int, count[1], cases[i].part), "%s", cases[i].text);
+        expect_round_trip(t, cases[i].text, strlen(cases[i].text), 0);
+    }
+    tokenizer_close(t);
+    free(json);
+}
+
 Test(tokenizer, a_marker_in_text_is_text_unless_asked_for)
 {
     /* The second added token is no special one, yet it opens a turn; the third is a run of
