@@ -297,6 +297,39 @@ Test(windows, rolled_back_never_happened_at_released_numerics)
              every_rollback, NULL);
 }
 
+/* The last row of a context, with rows behind the end that are dropped: nothing that is committed is written over. */
+static void the_last_row(struct rig *g, void *arg)
+{
+    size_t n;
+    const int32_t *ids = golden_i32(&n, "prose_long.ids");
+    int last = g->pool->context - 1, slot;
+    uint64_t want = 0;
+
+    for (int rows = 1; rows <= ROWS; rows += ROWS - 1) {
+        slot = fresh_slot(g, ids, last);
+        rig_forward(g, slot, ids + last, rows, true);
+        rig_keep(g, slot, 1);
+        want = rows == 1 ? digest(g, slot) : want;
+        cr_expect(eq(u64, digest(g, slot), want), "%d rows", rows);
+        slot_drop(g->pool, slot);
+    }
+    /* a whole window has room behind the last position, and no more than that */
+    cr_assert(eq(int, slot_take(g->pool, g->q, -1, &slot), 0));
+    for (int beyond = 0; beyond < 2; beyond++) {
+        g->pool->pos[slot] = g->pool->context + beyond;
+        window_clear(g->w);
+        cr_assert(eq(int, window_add(g->w, slot, ids, ROWS, 0), 0));
+        cr_expect(eq(int, window_note(g->pool, g->w), beyond ? -EOVERFLOW : 0));
+    }
+    slot_drop(g->pool, slot);
+}
+
+Test(windows, rows_behind_the_end_write_over_nothing)
+{
+    rigs_run(&(struct rig_settings){ .ranks = 1, .context = 71, .rows_max = ROWS }, the_last_row,
+             NULL);
+}
+
 /* Slots that share a window: each has the bits it has alone, wherever it stands in the window. */
 static void shared_windows(struct rig *g, void *arg)
 {
