@@ -93,6 +93,8 @@ int group_exit_code(int r)
         return CODE_UNAVAILABLE;
     case -ENOMEM:
     case -EMFILE:
+    case -ENFILE:
+    case -EAGAIN: /* a thread that could not be had */
         return CODE_RESOURCE;
     default:
         return CODE_GROUP;
