@@ -135,7 +135,8 @@ static const struct refusal refusals[] = {
       .agree = "context = 8192\ndepth = 55\nnumerics = bf16\nwindow_max = 1\n",
       .result = { -EINVAL, -EINVAL },
       .line = { "config differs: depth is 5 here, 55 on rank 1; window_max is 16 here, 1 on rank 1",
-                "config differs: depth is 55 here, 5 on rank 0; window_max is 1 here, 16 on rank 0" } },
+                "config differs: depth is 55 here, 5 on rank 0; "
+                "window_max is 1 here, 16 on rank 0" } },
     { .name = "a key that one side does not know",
       .link = "tcp",
       .agree = "context = 8192\ndepth = 5\nnumerics = bf16\n",
@@ -520,13 +521,14 @@ Test(control, settings_and_secrets_are_checked)
         int result, code;
     } secrets[] = {
         { "readable by others", "0123456789abcdef0123456789abcdef", 0644, -EACCES, 77 },
+        { "readable by a group", "0123456789abcdef0123456789abcdef", 0640, -EACCES, 77 },
         { "short", "0123456789", 0600, -EINVAL, 78 },
     };
     static const char *far_hosts[] = { "192.0.2.1", "192.0.2.2" };
     struct group *g;
     struct town t;
 
-    for (size_t i = 0; i < 2; i++) {
+    for (size_t i = 0; i < sizeof(secrets) / sizeof(secrets[0]); i++) {
         char path[64];
 
         town_open(&t, "tcp", 2);

@@ -267,6 +267,84 @@ Test(strangers, the_time_to_connect_holds_for_whoever_answers)
     }
 }
 
+/* Rank 0 but for the byte `wrong` of its proof. */
+struct impostor {
+    struct town *t;
+    int fd, wrong;
+};
+
+static void *claim_to_lead(void *arg)
+{
+    struct impostor *i = arg;
+    struct control_hello theirs, mine = {
+        .magic = CONTROL_MAGIC, .protocol = CONTROL_PROTOCOL, .world = 2
+    };
+    int guest = accept(i->fd, NULL, NULL);
+    int64_t until = clock_ns() + 5 * NS_PER_S;
+    struct control_secret secret;
+    uint8_t proof[SHA256_BYTES];
+
+    if (secret_load(&i->t->set[0], &secret) < 0 ||
+        random_bytes(mine.nonce, sizeof(mine.nonce)) < 0 ||
+        control_exactly(guest, &theirs, sizeof(theirs), until) < 0 ||
+        send(guest, &mine, sizeof(mine), MSG_NOSIGNAL) != (ssize_t)sizeof(mine) ||
+        control_exactly(guest, proof, sizeof(proof), until) < 0 ||
+        control_proof(&secret, '0', &mine, &theirs, proof) < 0)
+        abort();
+    proof[i->wrong] ^= 1;
+    send(guest, proof, sizeof(proof), MSG_NOSIGNAL);
+    hung_up(guest);
+    close(guest);
+    return NULL;
+}
+
+Test(strangers, every_byte_of_a_proof_counts_on_both_sides)
+{
+    for (int wrong = 0; wrong < SHA256_BYTES; wrong += SHA256_BYTES - 1) {
+        struct control_hello h = {
+            .magic = CONTROL_MAGIC, .protocol = CONTROL_PROTOCOL, .world = 2, .rank = 1
+        };
+        struct control_hello theirs;
+        struct control_secret secret;
+        uint8_t proof[SHA256_BYTES];
+        struct impostor i;
+        pthread_t thread;
+        struct town t;
+        int fd;
+
+        town_open(&t, "tcp", 2);
+        i = (struct impostor){ .t = &t, .fd = bound(t.set[0].port), .wrong = wrong };
+        cr_assert(listen(i.fd, 1) == 0);
+        cr_assert(pthread_create(&thread, NULL, claim_to_lead, &i) == 0);
+        log_rank(1);
+        open_rank(1, &t);
+        cr_expect(eq(int, t.result[1], -EACCES), "byte %d of rank 0's", wrong);
+        pthread_join(thread, NULL);
+        close(i.fd);
+        town_close(&t);
+
+        town_open(&t, "tcp", 2);
+        t.set[0].connect_timeout_ms = 500;
+        cr_assert(pthread_create(&thread, NULL, open_leader, &t) == 0);
+        fd = knock(t.set[0].port);
+        cr_assert(eq(int, secret_load(&t.set[1], &secret), 0));
+        cr_assert(eq(int, (int)send(fd, &h, sizeof(h), MSG_NOSIGNAL), (int)sizeof(h)));
+        cr_assert(
+            eq(int, control_exactly(fd, &theirs, sizeof(theirs), clock_ns() + 5 * NS_PER_S), 0));
+        cr_assert(eq(int, control_proof(&secret, 'k', &h, &theirs, proof), 0));
+        proof[wrong] ^= 1;
+        cr_assert(eq(int, (int)send(fd, proof, sizeof(proof), MSG_NOSIGNAL), (int)sizeof(proof)));
+        cr_assert(eq(int, control_exactly(fd, proof, sizeof(proof), clock_ns() + 5 * NS_PER_S), 0));
+        for (int k = 0; k < SHA256_BYTES; k++)
+            cr_expect(eq(int, proof[k], 0), "a refused rank learns nothing");
+        cr_expect(hung_up(fd));
+        close(fd);
+        pthread_join(thread, NULL);
+        cr_expect(eq(int, t.result[0], -ETIMEDOUT), "byte %d of rank 1's", wrong);
+        town_close(&t);
+    }
+}
+
 Test(strangers, a_rank_comes_in_beside_silent_strangers)
 {
     enum { STRANGERS = DOOR_GUESTS + 40 };
@@ -301,6 +379,7 @@ enum mischief {
     BAD_RANK_0,
     BAD_LENGTH,
     BAD_MAC,
+    BAD_MAC_END,
     BAD_COUNTER,
     BAD_GAP,
     BAD_KIND,
@@ -320,6 +399,7 @@ static const struct {
     [BAD_RANK_0] = { "a second rank 0", -EINVAL, "rank 0 of 2 wants to join rank 0" },
     [BAD_LENGTH] = { "length", -EPROTO, "frame of 65537 bytes from rank 1" },
     [BAD_MAC] = { "MAC", -EPROTO, "frame 0 from rank 1 is not authentic" },
+    [BAD_MAC_END] = { "last byte of a MAC", -EPROTO, "frame 0 from rank 1 is not authentic" },
     [BAD_COUNTER] = { "replayed counter", -EPROTO, "frame 0 from rank 1 where 1 is due" },
     [BAD_GAP] = { "a frame is missing", -EPROTO, "frame 2 from rank 1 where 0 is due" },
     [BAD_KIND] = { "kind", -EPROTO, "frame of kind 77 from rank 1" },
@@ -329,6 +409,26 @@ static const struct {
 };
 
 static int mischief_of; /* the case that runs */
+
+/* A frame that is right but for its last byte. */
+static void spoil_end(struct wire *w)
+{
+    uint8_t frame[64];
+    int pair[2], fd = w->fd;
+    ssize_t n;
+
+    if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair) < 0)
+        abort();
+    w->fd = pair[0];
+    wire_send(w, CONTROL_AGREE, NULL, 0);
+    w->fd = fd;
+    n = recv(pair[1], frame, sizeof(frame), 0);
+    frame[n - 1] ^= 1;
+    if (send(fd, frame, (size_t)n, MSG_NOSIGNAL) != n)
+        abort();
+    close(pair[0]);
+    close(pair[1]);
+}
 
 static void misbehave(int rank, void *arg)
 {
@@ -356,6 +456,8 @@ static void misbehave(int rank, void *arg)
         put_raw(w, CONTROL_BODY_MAX + 1, CONTROL_AGREE, 0);
     if (mischief_of == BAD_MAC)
         put_raw(w, 0, CONTROL_AGREE, 0);
+    if (mischief_of == BAD_MAC_END)
+        spoil_end(w);
     if (mischief_of == BAD_KIND)
         wire_send(w, 77, NULL, 0);
     if (mischief_of == BAD_ORDER)
