@@ -275,7 +275,8 @@ static int find_global(struct conversion *c, const struct job *j, struct band *b
             return r;
         most = fmaxf(most, encode_largest(b->v, j->cols));
     }
-    *out = most > 0 ? most / (6.0f * 448.0f) : 1;
+    /* One style stores its inverse, which has to be a number too. */
+    *out = most > 0 ? fmaxf(most / (6.0f * 448.0f), 0x1p-126f) : 1;
     return 0;
 }
 

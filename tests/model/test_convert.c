@@ -323,6 +323,43 @@ static void one_weight(void *object, struct walk *w)
     walk_mat(w, &m, 32, 32, SHARD_NONE, 1, "a.w1.weight");
 }
 
+/* The scale of a whole matrix, where there is nothing to scale, or next to nothing. */
+Test(convert, matrices_without_a_magnitude_have_a_scale)
+{
+    static const char *const tensors[] = { "a.w1.weight:BF16[32,32]",
+                                           "a.w1.weight:BF16[32,32]=00800080",
+                                           "a.w1.weight:BF16[32,32]=7f7f7f7f" };
+    static const char *const formats[] = { "nvfp4", "nvfp4-ct", "mxfp4", "fp8", "fp8-128" };
+
+    log_open(-1, LOG_ERR);
+    for (size_t i = 0; i < sizeof(tensors) / sizeof(tensors[0]); i++)
+        for (size_t j = 0; j < sizeof(formats) / sizeof(formats[0]); j++) {
+            struct walk_part part = { one_weight, NULL };
+            struct convert_spec spec = {
+                .parts = &part, .n_parts = 1, .shard_bytes = CONVERT_SHARD_BYTES
+            };
+            char folder[PATH_CAP];
+            struct json *config;
+            struct source *src;
+            struct stored w;
+
+            temp_folder(folder);
+            spec.folder = folder;
+            cr_assert(eq(int, source_of(tensors[i], NULL, &src), 0));
+            cr_assert(eq(int, json_parse("{}", 2, "config.json", 8, &config), 0));
+            spec.config = config;
+            cr_assert(eq(int, scheme_parse(formats[j], &spec.scheme), 0));
+            cr_assert(eq(int, convert(&spec, src), 0), "%s as %s", tensors[i], formats[j]);
+            src->ops->close(src);
+            json_close(config);
+            cr_assert(eq(int, source_hf_open(folder, &src), 0));
+            cr_expect(eq(int, source_stored(src, "a.w1.weight", STORED_MAT, 32, 32, &w), 0),
+                      "%s as %s", tensors[i], formats[j]);
+            src->ops->close(src);
+            folder_count(folder, 1);
+        }
+}
+
 Test(convert, what_cannot_be_is_refused_and_writes_nothing)
 {
     static const struct {
