@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "src/base/json.h"
 #include "src/model/safetensors.h"
@@ -190,6 +191,60 @@ Test(safetensors, truncation_under_a_reader_is_an_error)
     cr_expect(eq(int, s->ops->read(s, name, &t, 8190, got, 4), -EINVAL), "outside the tensor");
     s->ops->close(s);
     free(v);
+    folder_count(folder, 1);
+}
+
+/* The same of a large tensor, which is read past the page cache where the file system can. */
+Test(safetensors, a_large_tensor_that_is_cut_is_an_error)
+{
+    enum { BYTES = 300000, CUT = 2000 };
+    char folder[PATH_CAP], path[PATH_CAP];
+    char *v = malloc(BYTES), *got = malloc(BYTES);
+    struct last_line line = { 0 };
+    struct tensors f = { 0 };
+    struct source *s;
+    struct tensor t;
+    struct stat st;
+
+    memset(v, 7, BYTES);
+    temp_folder(folder);
+    tensors_add(&f, "w", "U8", "[300000]", v, BYTES);
+    tensors_write(&f, folder, "model.safetensors");
+    cr_assert(eq(int, source_hf_open(folder, &s), 0));
+    cr_assert(eq(int, s->ops->find(s, "w", 0, 0, &t), 0));
+    path_join(path, sizeof(path), folder, "model.safetensors");
+    cr_assert(stat(path, &st) == 0 && truncate(path, st.st_size - CUT) == 0);
+    log_sink(keep_line, &line);
+    for (uint64_t at = 0; at < 6000; at += 677) {
+        cr_expect(eq(int, s->ops->read(s, "w", &t, at, got, BYTES - at), -EIO), "from %d", (int)at);
+        memset(got, 0, BYTES);
+        cr_expect(eq(int, s->ops->read(s, "w", &t, at, got, BYTES - CUT - at), 0));
+        cr_expect(memcmp(got, v, BYTES - CUT - at) == 0, "from %d", (int)at);
+    }
+    s->ops->close(s);
+    free(v);
+    free(got);
+    folder_count(folder, 1);
+}
+
+/* The longest header that a file can have, and one that ends behind it. */
+Test(safetensors, a_header_ends_with_its_file)
+{
+    struct last_line line = { 0 };
+    char folder[PATH_CAP], path[PATH_CAP];
+
+    temp_folder(folder);
+    path_join(path, sizeof(path), folder, "x.safetensors");
+    log_sink(keep_line, &line);
+    for (uint64_t n = 2; n < 14; n++) {
+        char bytes[10] = { 0, 0, 0, 0, 0, 0, 0, 0, '{', '}' };
+        struct safetensors *s = NULL;
+
+        memcpy(bytes, &n, sizeof(n));
+        cr_assert(eq(int, file_write(path, bytes, sizeof(bytes), 0644), 0));
+        cr_expect(eq(int, safetensors_open(path, &s), n == 2 ? 0 : -EINVAL), "%d", (int)n);
+        safetensors_close(s);
+    }
     folder_count(folder, 1);
 }
 
