@@ -3,8 +3,9 @@
  * Reads a fixed number of bytes from each of a few guests at a time, within one deadline a guest.
  * What does not begin with our magic, is silent or too slow is shown out with one log line a
  * second; when all places are taken the oldest guest leaves its place after 200 ms, which is many
- * times what a rank needs. Nothing that a stranger does ends the door or keeps others waiting. Where
- * this process can open no more sockets, whoever waits stays outside, and that is said as well.
+ * times what a rank needs. Nothing that a stranger does ends the door or keeps others waiting.
+ * Where this process can open no more sockets, whoever waits stays outside, and that is said as
+ * well.
  */
 #ifndef TANDEM_RANK_CONTROL_DOOR_H
 #define TANDEM_RANK_CONTROL_DOOR_H

@@ -131,7 +131,8 @@ static int run_rank(struct job *j, const struct config *cfg, struct drain *drain
     return code;
 }
 
-/* The first code counts; but that a group failed only says that one of its ranks did, whose own code tells why. */
+/* The first code counts; but that a group failed only says that one of its ranks did, whose own
+ * code tells why. */
 static void note_code(atomic_int *first, int code)
 {
     int old = CODE_DONE;

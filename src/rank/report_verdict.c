@@ -125,7 +125,8 @@ static void wire(struct report_view *v, const struct view_log *slow)
         exchanges, 1e3 * per(waits_ms(slow), exchanges));
 }
 
-/* Who waits for whom: the rank that waits least is the one the others wait for. Of `ran` logs with a round. */
+/* Who waits for whom: the rank that waits least is the one the others wait for. Of `ran` logs with
+ * a round. */
 static void balance(struct report_view *v, int ran)
 {
     const struct view_log *slow = &v->of[0], *quick = &v->of[0];

@@ -1,7 +1,7 @@
 /* report_view - the logs of a group side by side: on one clock, thinned out, and judged.
  *
- * The first log is that of the lowest rank which has a round: tokens, drafts and requests are told by it alone.
- * However long the logs are, a view is small.
+ * The first log is that of the lowest rank which has a round: tokens, drafts and requests are told
+ * by it alone. However long the logs are, a view is small.
  */
 #ifndef TANDEM_RANK_REPORT_VIEW_H
 #define TANDEM_RANK_REPORT_VIEW_H
@@ -64,7 +64,7 @@ struct report_view {
     int verdicts;
 };
 
-/* report_view_open - n logs, 1 .. VIEW_LOGS, sorted by rank, those without a round behind the others.
+/* report_view_open - n logs, 1 .. VIEW_LOGS, sorted by rank, those without a round at the end.
  * errors   -ENOMEM, logged; the logs are freed
  * owns     the logs, from the call on */
 int report_view_open(struct report_log *const *log, int n, struct report_view **out);

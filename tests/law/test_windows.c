@@ -297,7 +297,8 @@ Test(windows, rolled_back_never_happened_at_released_numerics)
              every_rollback, NULL);
 }
 
-/* The last row of a context, with rows behind the end that are dropped: nothing that is committed is written over. */
+/* The last row of a context, with rows behind the end that are dropped: nothing that is committed
+ * is written over. */
 static void the_last_row(struct rig *g, void *arg)
 {
     size_t n;

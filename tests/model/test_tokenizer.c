@@ -239,7 +239,8 @@ Test(tokenizer, round_trips_any_text)
     tokenizer_close(t);
 }
 
-/* A match that may not stand where it is takes its place all the same: nothing inside it is looked at. */
+/* A match that may not stand where it is takes its place all the same: nothing inside it is
+ * looked at. */
 Test(tokenizer, a_word_that_does_not_stand_alone_hides_what_is_in_it)
 {
     static const char extra[] = "[{\"id\":4096,\"content\":\"qxyz\",\"single_word\":true},"
@@ -257,10 +258,11 @@ Test(tokenizer, a_word_that_does_not_stand_alone_hides_what_is_in_it)
     json = spliced(json, "\"post_processor\":", "\"decoder\":", "null,");
     cr_assert(eq(int, tokenizer_open(json, strlen(json), "words", &t), 0));
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        const char *text = cases[i].text;
         int n, count[2] = { 0 };
         int32_t *ids;
 
-        cr_assert(eq(int, tokenizer_encode(t, cases[i].text, strlen(cases[i].text), 0, &ids, &n), 0));
+        cr_assert(eq(int, tokenizer_encode(t, text, strlen(text), 0, &ids, &n), 0));
         for (int k = 0; k < n; k++) {
             count[0] += ids[k] == 4096;
             count[1] += ids[k] == 4097;

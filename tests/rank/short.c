@@ -1,9 +1,11 @@
 /* short.c - tandem, with memory that is short once. Not a test itself.
  *
- *   tandem_short N COMMAND ...   the Nth time that a file of this program asks for memory it gets none; 0: it always does,
- *                                and the last line of stderr says how many times that was
+ *   tandem_short N COMMAND ...   the Nth time that a file of this program asks for memory it gets
+ *                                none; 0: it always does, and the last line of stderr says how
+ *                                many times that was
  *
- * The linker hands those calls to the functions here first (--wrap). What libraries ask for themselves is not counted.
+ * The linker hands those calls to the functions here first (--wrap). What libraries ask for
+ * themselves is not counted.
  */
 #include <errno.h>
 #include <stdatomic.h>

@@ -1,4 +1,5 @@
-/* Files of cost tables: whatever stands in them, a table has as many entries as it has room for, all of them prices. */
+/* Files of cost tables: whatever stands in them, a table has as many entries as it has room for,
+ * all of them prices. */
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>
 
@@ -36,7 +37,8 @@ static const char *list(int n, int first)
     size_t used = 0;
 
     for (int i = 0; i < n; i++)
-        used += (size_t)snprintf(at + used, sizeof(text[0]) - used, "%s%d", i ? "," : "", first + i);
+        used += (size_t)snprintf(at + used, sizeof(text[0]) - used, "%s%d", i ? "," : "",
+                                 first + i);
     at[used] = 0;
     return at;
 }
@@ -100,6 +102,7 @@ Test(costs, what_is_no_price_is_refused)
     for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++)
         cr_expect(eq(int, read_text(wrong[i], &t), -EINVAL), "%s", wrong[i]);
     cr_expect(eq(int, costs_read("/tmp/none-of-these.json", &t), -ENOENT));
-    cr_expect(eq(int, read_text("{\"window_us\":[1,2147483647],\"draft_us\":[2147483647]}", &t), 0));
+    cr_expect(
+        eq(int, read_text("{\"window_us\":[1,2147483647],\"draft_us\":[2147483647]}", &t), 0));
     cr_expect(eq(int, t.window_us[2], INT32_MAX));
 }

@@ -1,20 +1,25 @@
 #!/usr/bin/env bash
-# test_short.sh - memory that is short once, at many places of every kind of run: each ends with an error line and a code of
-# its own, or does without; no signal, no hang, and with a sanitizer nothing is left behind. A fifth argument
-# `full` takes every place instead of some.
+# test_short.sh - memory that is short once, at many places of every kind of run: each ends with an
+# error line and a code of its own, or does without; no signal, no hang, and with a sanitizer
+# nothing is left behind. A fifth argument `full` takes every place instead of some.
 
 set -u
 . "$(dirname "$0")/lib.sh"
 
 SHORT=$3/tandem_short
 FULL=${5:-}
-PLACES=8 # spread over a run, beside those at its end: most before them are the reading of a tokenizer, one like the other
+# Spread over a run, beside those at its end: most before them are the reading of a tokenizer, one
+# like the other.
+PLACES=8
 
-printf '%s\n' '{"prompt":"Once upon","max_tokens":4,"id":"a","stop":["zz"],"logprobs":2,"temperature":0.5,"top_p":0.9,"seed":3}' \
-    '{"ids":[1,2,3],"max_tokens":3,"n":2,"temperature":1,"seed":"7","logit_bias":{"5":1.5},"frequency_penalty":0.5}' \
+printf '%s%s\n' '{"prompt":"Once upon","max_tokens":4,"id":"a","stop":["zz"],"logprobs":2,' \
+    '"temperature":0.5,"top_p":0.9,"seed":3}' \
+    '{"ids":[1,2,3],"max_tokens":3,"n":2,"temperature":1,"seed":"7",' \
+    '"logit_bias":{"5":1.5},"frequency_penalty":0.5}' \
     >"$WORK/jobs.jsonl"
 
-# try NAME LAST STEP COMMAND... - with memory short nowhere, then at some places, of the last ones at every STEPth
+# try NAME LAST STEP COMMAND... - with memory short nowhere, then at some places, of the last ones
+# at every STEPth
 try()
 {
     local name=$1 last=$2 every=$3 whole all n code step
@@ -35,12 +40,15 @@ try()
         code=$?
         checks=$((checks + 1))
         case $code in
-        0) [ "$whole" = "$(cut -d , -f 1-3 "$WORK/out")" ] || note_failure "$name: another output with memory short at $n" ;;
-        70 | 71 | 73) grep -q 'error: ' "$WORK/err" || note_failure "$name: exit $code without an error at $n" ;;
+        0) [ "$whole" = "$(cut -d , -f 1-3 "$WORK/out")" ] ||
+            note_failure "$name: another output with memory short at $n" ;;
+        70 | 71 | 73) grep -q 'error: ' "$WORK/err" ||
+            note_failure "$name: exit $code without an error at $n" ;;
         *) note_failure "$name: exit $code with memory short at $n of $all" ;;
         esac
         # whichever of its ranks was short, and whichever of them ended first
-        [ $code -ne 70 ] || ! grep -q 'cannot start' "$WORK/err" || note_failure "$name: exit 70 of a start at $n"
+        [ $code -ne 70 ] || ! grep -q 'cannot start' "$WORK/err" ||
+            note_failure "$name: exit 70 of a start at $n"
     done
 }
 

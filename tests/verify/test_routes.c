@@ -34,8 +34,8 @@ static const struct voice voices[] = {
     { .s = { .temperature = 0.7, .seed = 7, .min_p = 0.05 } },
     { .s = { .temperature = 1, .seed = 8, .top_k = 2000 } },
     { .s = { .temperature = 0.3, .seed = 9, .top_p = 0.999 } },
-    { .s = { .temperature = 1, .seed = 10, .top_k = TOPK_MAX - 8 } }, /* the most that candidates do, */
-    { .s = { .temperature = 1, .seed = 11, .top_k = TOPK_MAX - 7 } }, /* and one more */
+    { .s = { .temperature = 1, .seed = 10, .top_k = TOPK_MAX - 8 } }, /* candidates do it, */
+    { .s = { .temperature = 1, .seed = 11, .top_k = TOPK_MAX - 7 } }, /* and just not */
 };
 
 #define VOICES ((int)(sizeof(voices) / sizeof(voices[0])))
