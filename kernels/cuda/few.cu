@@ -7,7 +7,7 @@
 #define W(b) exl3_codes<b>,
 // The widths that experts have most often are looked for first.
 using light = few_set<exl3_codes<6>, exl3_codes<10>, exl3_codes<8>, exl3_codes<4>, exl3_codes<5>,
-                      exl3_codes<3>, exl3_codes<2>>;
+                      exl3_codes<3>, exl3_codes<2>, few_half<10>, few_half<6>>;
 using scaled = few_set<fp8_codes, fp4_codes<DTYPE_MXFP4>, fp4_codes<DTYPE_NVFP4>>;
 using plain = few_set<bf16_codes>;
 using rest =
@@ -38,7 +38,8 @@ template <class SET> static bool go(struct queue *q, struct few_launch *p)
         p->mats[1][i] = i == 0 ? p->a.s1 : i == 1 ? p->a.s3 : p->a.s2;
     }
     p->turn = TURN;
-    p->room = SET::room(p->a.kinds);
+    p->room =
+        SET::room(p->a.kinds | (p->a.s1 && p->a.rows > STRIP_TOKENS ? SET::halves(p->a.kinds) : 0));
     shared = FEW_WARPS * p->room + few_list_bytes(p->picks, lots);
     fit = d->shared_sm / (shared + BESIDE);
     fit = d->sms * (fit < SET::BLOCKS ? fit : SET::BLOCKS);

@@ -73,11 +73,13 @@ template <class C> static constexpr int few_words()
 // What a warp has in shared memory: codes and inputs of the pieces that are on their way, then its sums: those of rows 2 q
 // and 2 q + 1 lie together, of outputs g and g + 8 of each tile.
 template <class C> struct few_room {
-    static constexpr int EACH = C::TILES * 8, LD = EACH + 2;        // others begin in other banks
-    static constexpr int CODES = few_words<C>();                    // of 16 bytes, of a lane
-    static constexpr int WORDS = C::F16 ? CODES + C::STEPS / 2 : 1; // and of inputs
+    static constexpr int LOTS = few_shape<C>::LOTS;
+    static constexpr int EACH = few_shape<C>::TILES * 8,
+                         LD = EACH + 2;          // others begin in other banks
+    static constexpr int CODES = few_words<C>(); // of 16 bytes, of a lane
+    static constexpr int WORDS = C::F16 ? CODES + LOTS * C::STEPS / 2 : 1; // and of inputs
     union {
-        float4 pair[STRIP_TOKENS / 2][LD];
+        float4 pair[LOTS * STRIP_TOKENS / 2][LD];
         uint4 piece[FEW_SLOTS][WORDS][CUDA_WARP];
     };
 };
@@ -89,19 +91,23 @@ template <class C> __device__ static inline few_room<C> &few_place(const struct 
 }
 
 template <class C>
-__device__ static inline void few_leave(const struct few_launch &p, const struct few_job &j,
-                                        const float (&acc)[C::TILES][1][4])
+__device__ static inline void
+few_leave(const struct few_launch &p, const struct few_job &j,
+          const float (&acc)[few_shape<C>::TILES][few_shape<C>::LOTS][4])
 {
     int lane = (int)(thread_here() % CUDA_WARP);
     struct few_room<C> &room = few_place<C>(p);
 
     __syncwarp();
-    if (lane % 4 * 2 >= j.n)
-        return;
 #pragma unroll
-    for (int t = 0; t < C::TILES; t++)
-        room.pair[lane % 4][t * 8 + lane / 4] =
-            make_float4(acc[t][0][0], acc[t][0][1], acc[t][0][2], acc[t][0][3]);
+    for (int r = 0; r < few_shape<C>::LOTS; r++) {
+        if (r * STRIP_TOKENS + lane % 4 * 2 >= j.n)
+            return;
+#pragma unroll
+        for (int t = 0; t < few_shape<C>::TILES; t++)
+            room.pair[r * 4 + lane % 4][t * 8 + lane / 4] =
+                make_float4(acc[t][r][0], acc[t][r][1], acc[t][r][2], acc[t][r][3]);
+    }
 }
 
 // What warps left is added up in order. z: where the strip's sums of the split begin.
@@ -222,7 +228,7 @@ __device__ static inline void few_give(const struct few_launch &p, const struct 
     size_t split = (size_t)p.places * (size_t)f.ld;
 
     for (int i = (int)(thread_here() / CUDA_WARP); i < j.n; i += FEW_WARPS) {
-        int pick = list_member(p)[j.lot * STRIP_TOKENS + i];
+        int pick = list_member(p)[j.first + i];
         const float *at = f.z + (size_t)pick * (size_t)f.ld + n0;
 
         if (!j.down) {
@@ -287,6 +293,12 @@ __device__ static inline void few_wait(const struct few_launch &p, const struct 
     __syncwarp();
 }
 
+// The inputs of the lane's rows, one of each lot.
+template <class C> struct few_from {
+    const uint16_t *row[few_shape<C>::LOTS];
+    bool live[few_shape<C>::LOTS];
+};
+
 // Codes that lie at `from`, or inputs of piece n, on their way to the lane's own words of a place in shared memory; lanes
 // without a row get zeros.
 template <class C> __device__ static inline void few_bring_codes(uint4 *to, const uint4 *from)
@@ -297,15 +309,18 @@ template <class C> __device__ static inline void few_bring_codes(uint4 *to, cons
 }
 
 template <class C>
-__device__ static inline void few_bring_rows(uint4 *to, const uint16_t *x, uint32_t n, bool live)
+__device__ static inline void few_bring_rows(uint4 *to, const struct few_from<C> &x, uint32_t n)
 {
     constexpr uint32_t EACH = 4 / C::STEPS; // pieces of a unit
+    uint32_t at = n / EACH * STRIP_UNIT + n % EACH * (C::STEPS * 4);
 
-    x += n / EACH * STRIP_UNIT + n % EACH * (C::STEPS * 4);
 #pragma unroll
-    for (int i = 0; i < C::STEPS / 2; i++)
-        copy_async_some(shared_at(to + (few_room<C>::CODES + i) * CUDA_WARP), x + 8 * i,
-                        live ? 16 : 0);
+    for (int r = 0; r < few_shape<C>::LOTS; r++)
+#pragma unroll
+        for (int i = 0; i < C::STEPS / 2; i++)
+            copy_async_some(
+                shared_at(to + (few_room<C>::CODES + r * (C::STEPS / 2) + i) * CUDA_WARP),
+                x.row[r] + at + 8 * i, x.live[r] ? 16 : 0);
 }
 
 // Where codes of piece n lie.
@@ -318,10 +333,11 @@ template <class C> __device__ static inline const uint4 *few_codes(const struct 
 // heads of the next one travel between lanes. Addresses go from piece to piece: to find them anew was 5% of a piece.
 template <class C, int BOOK>
 __device__ static inline void few_run(const struct few_span &j, const C &codes,
-                                      struct few_room<C> &room, const uint16_t *x, bool live,
-                                      float (&acc)[C::TILES][1][4])
+                                      struct few_room<C> &room, const struct few_from<C> &x,
+                                      float (&acc)[few_shape<C>::TILES][few_shape<C>::LOTS][4])
 {
-    constexpr int CODES = few_room<C>::CODES, PAIRS = C::STEPS * C::TILES;
+    constexpr int LOTS = few_shape<C>::LOTS, TILES = few_shape<C>::TILES;
+    constexpr int CODES = few_room<C>::CODES, PAIRS = C::STEPS * TILES;
     constexpr int PLACE = few_room<C>::WORDS * CUDA_WARP; // from one place of pieces to the next
     int lane = (int)(thread_here() % CUDA_WARP);
     uint4 *mine = &room.piece[0][0][lane];
@@ -330,30 +346,29 @@ __device__ static inline void few_run(const struct few_span &j, const C &codes,
 #pragma unroll
     for (int k = 0; k < FEW_SLOTS; k++) {
         if (j.at + k < j.end)
-            few_bring_rows<C>(mine + k * PLACE, x, (uint32_t)(j.at + k), live);
+            few_bring_rows<C>(mine + k * PLACE, x, (uint32_t)(j.at + k));
         copy_commit();
     }
     for (int n = j.at, step = PLACE; n < j.end; n++, mine += step, step = -step) {
         typename C::piece now;
-        uint4 b[C::STEPS / 2];
+        uint4 b[LOTS * C::STEPS / 2];
         uint32_t head[2];
 
         static_assert(FEW_SLOTS == 2, "two places in turn");
         copy_wait<FEW_SLOTS - 1>();
-        C::take(mine, now);
+        codes.take(mine, now);
 #pragma unroll
-        for (int i = 0; i < C::STEPS / 2; i++)
+        for (int i = 0; i < LOTS * C::STEPS / 2; i++)
             b[i] = mine[(CODES + i) * CUDA_WARP];
         codes.heads(now, 0, head);
         if (n + FEW_SLOTS < j.end) { // a lane reads its own words alone
             few_bring_codes<C>(mine, more);
-            few_bring_rows<C>(mine, x, (uint32_t)(n + FEW_SLOTS), live);
+            few_bring_rows<C>(mine, x, (uint32_t)(n + FEW_SLOTS));
         }
         more += CODES * CUDA_WARP;
         copy_commit();
 #pragma unroll
         for (int i = 0; i < PAIRS; i += 2) {
-            const uint4 rows = b[i / C::TILES / 2]; // two k-steps in 16 bytes
             uint32_t next[2] = {}, a[2][4];
 
             if (i + 2 < PAIRS)
@@ -361,8 +376,13 @@ __device__ static inline void few_run(const struct few_span &j, const C &codes,
             codes.template values<BOOK>(now, i, head, a);
 #pragma unroll
             for (int n = 0; n < 2; n++)
-                mma<C::F16>(acc[i % C::TILES + n][0], a[n], i / C::TILES % 2 ? rows.z : rows.x,
-                            i / C::TILES % 2 ? rows.w : rows.y);
+#pragma unroll
+                for (int r = 0; r < LOTS; r++) {
+                    const uint4 rows = b[r * (C::STEPS / 2) + i / TILES / 2]; // two k-steps
+
+                    mma<C::F16>(acc[i % TILES + n][r], a[n], i / TILES % 2 ? rows.z : rows.x,
+                                i / TILES % 2 ? rows.w : rows.y);
+                }
             head[0] = next[0];
             head[1] = next[1];
         }
@@ -375,27 +395,37 @@ __device__ static inline void few_part(const struct few_launch &p, const struct 
 {
     const struct strip_x &in = j.down ? p.h : p.x;
     int lane = (int)(thread_here() % CUDA_WARP);
-    bool live = lane / 4 < j.n;
-    int row = (!j.down && j.split >= p.of[0].splits ? p.places : 0) +
-              list_member(p)[j.lot * STRIP_TOKENS + (live ? lane / 4 : 0)];
-    const uint16_t *from = in.data + (size_t)row * (size_t)in.ld + lane % 4 * 16;
-    float acc[C::TILES][1][4] = {};
+    float acc[few_shape<C>::TILES][few_shape<C>::LOTS][4] = {};
+    struct few_from<C> from;
+    int row = 0;
+
+#pragma unroll
+    for (int r = few_shape<C>::LOTS - 1; r >= 0; r--) {
+        int i = r * STRIP_TOKENS + lane / 4;
+
+        from.live[r] = i < j.n;
+        row = (!j.down && j.split >= p.of[0].splits ? p.places : 0) +
+              list_member(p)[j.first + (from.live[r] ? i : 0)];
+        from.row[r] = in.data + (size_t)row * (size_t)in.ld + lane % 4 * 16;
+    }
 
     if (j.down)
         few_wait<C>(p, j, span);
     if constexpr (C::F16) {
-        const C codes(span.from, span.book, lane);
+        C codes(span.from, span.book, lane);
 
+        if constexpr (few_shape<C>::LOTS > 1)
+            codes.half = j.half;
         if (C::BOOKS > 1 && codes.book)
-            few_run<C, C::BOOKS - 1>(span, codes, few_place<C>(p), from, live, acc);
+            few_run<C, C::BOOKS - 1>(span, codes, few_place<C>(p), from, acc);
         else
-            few_run<C, 0>(span, codes, few_place<C>(p), from, live, acc);
+            few_run<C, 0>(span, codes, few_place<C>(p), from, acc);
     } else {
         const C codes(*j.w, j.strip, lane);
         struct narrow_x<1> x = {
-            { from }, { in.count + (size_t)row * (size_t)(in.ld / STRIP_UNIT) }, in.plane,
+            { from.row[0] }, { in.count + (size_t)row * (size_t)(in.ld / STRIP_UNIT) }, in.plane,
             {
-                live
+                from.live[0]
             }
         };
         typename C::piece now;
@@ -427,9 +457,9 @@ __device__ static inline void few_start(const struct few_launch &p, const struct
 __device__ static inline bool few_count(const struct few_launch &p, const struct few_job &j)
 {
     const struct few_phase &f = p.of[j.down];
-    uint32_t end = (uint32_t)f.each - 1, before = end;
+    uint32_t end = (uint32_t)(f.each * j.lots) - 1, before = end;
 
-    if (j.w && f.each > 1)
+    if (j.w && end > 0)
         before = counter_turn(f.ticket + (size_t)j.head * (size_t)f.strips + (size_t)j.strip, end);
     return before == end;
 }
@@ -444,7 +474,7 @@ __device__ static inline void few_end(const struct few_launch &p, const struct f
     if (j.w)
         SET::like(j.kind, [&]<class C>() { few_give<C>(p, list, j); });
     __syncthreads();
-    if (thread_here() == 0 && j.down)
+    if (thread_here() < (j.w ? j.lots : 1) && j.down)
         counter_add(p.done);
     else if (thread_here() == 0)
         counter_mark(p.made + j.head * FEW_LINE + j.strip / 32, 1u << j.strip % 32);
@@ -602,7 +632,7 @@ __global__ static void __launch_bounds__(FEW_THREADS, SET::BLOCKS)
         if (thread_here() == 0)
             counter_add(p.ready);
     }
-    few_begin(p, &list);
+    few_begin<SET>(p, &list);
     // The next item is taken when this one's parts are decoded, and looked at by one warp while
     // another counts sums.
     if (item < list.products && thread_here() / CUDA_WARP == FEW_WARPS - 1)
@@ -629,10 +659,13 @@ __global__ static void __launch_bounds__(FEW_THREADS, SET::BLOCKS)
         if (j.w) {
             const struct few_phase &f = p.of[j.down];
 
-            SET::like(j.kind, [&]<class C>() {
-                few_add<C>(p.room, j.n, few_pick(p, j.lot),
+            SET::sums(j.kind, [&]<class C>() {
+                constexpr int LOTS = few_shape<C>::LOTS;
+
+                few_add<C>(p.room, j.n, few_pick(p, j.first, LOTS),
                            f.z + (size_t)j.split * (size_t)p.places * (size_t)f.ld +
-                               j.strip * (C::TILES * MAT_TILE),
+                               (j.strip * LOTS + (LOTS > 1 ? j.half : 0)) *
+                                   (few_shape<C>::TILES * MAT_TILE),
                            f.ld);
             });
         }

@@ -42,6 +42,46 @@ struct few_launch {
 
 // ---- kinds ----------------------------------------------------------------------------------
 
+// Half of a strip's tiles for the rows of two lots: each operand is decoded once for 16 rows. Sums are
+// as many as those of a whole strip for 8 rows. Widths whose half strips begin with a word.
+template <int BITS2> struct few_half : exl3_codes<BITS2> {
+    static_assert(BITS2 % 2 == 0, "the bits of four tiles end with a word");
+    using whole = exl3_codes<BITS2>;
+    using piece = typename whole::piece;
+    using whole::whole;
+
+    static constexpr uint32_t KIND = 1u << (23 + BITS2 / 2); // beside those of matrices
+    static constexpr int WORDS = BITS2 / 2;                  // of a lane, of a k-step of a half
+
+    int half;
+
+    // The half's words lie at the piece's beginning, k-step behind k-step.
+    __device__ void take(const uint4 *from, piece &p) const
+    {
+        piece all;
+
+        whole::take(from, all);
+#pragma unroll
+        for (int s = 0; s < whole::STEPS; s++)
+#pragma unroll
+            for (int i = 0; i < WORDS; i++)
+                p.word[s * WORDS + i] =
+                    half ? all.word[(2 * s + 1) * WORDS + i] : all.word[2 * s * WORDS + i];
+        p.word[whole::STEPS * WORDS] = 0; // behind the last value's bits
+    }
+};
+
+// Lots of 8 rows that an item has; it has as many times less of a strip's tiles.
+template <class C> struct few_shape {
+    static constexpr int LOTS = 1, TILES = C::TILES;
+    static constexpr uint32_t HALF_OF = 0;
+};
+
+template <int BITS2> struct few_shape<few_half<BITS2>> {
+    static constexpr int LOTS = 2, TILES = exl3_codes<BITS2>::TILES / 2;
+    static constexpr uint32_t HALF_OF = exl3_codes<BITS2>::KIND;
+};
+
 template <class C> struct few_room; // below: of a warp
 
 // The warps' rooms, then the list's arrays. By this name, not by pointers: so the compiler knows where they lie, and loads
@@ -71,6 +111,15 @@ template <class... C> struct few_set {
         return most;
     }
 
+    // The kinds of items of two lots of weights of these kinds, of those that a kernel knows.
+    __host__ __device__ static constexpr uint32_t halves(uint32_t kinds)
+    {
+        uint32_t found = 0;
+
+        ((found |= kinds & few_shape<C>::HALF_OF ? C::KIND : 0), ...);
+        return found;
+    }
+
     // f by the codes of a kind.
     template <class F> __device__ static inline void with(uint32_t kind, F f)
     {
@@ -92,6 +141,17 @@ template <class... C> struct few_set {
             }
         if constexpr (STRAIGHT)
             f.template operator()<fp8_codes>();
+    }
+
+    // The same by the sums of an item.
+    template <class F> __device__ static inline void sums(uint32_t kind, F f)
+    {
+        if constexpr (halves(~0u))
+            if (kind & halves(~0u)) {
+                f.template operator()<few_half<4>>();
+                return;
+            }
+        like(kind, f);
     }
 };
 
@@ -159,6 +219,7 @@ __device__ static inline void few_near(const struct moe_args &a)
 // The picks of a call, and lots of up to 8 rows of an expert: the shared one's first. In shared memory.
 struct few_list {
     int lots;
+    int paired;          // of them: the first ones, of which two share their items
     int gates, products; // items of gate and up; all in front of rows
     bool shared;         // the shared expert is here
 };
@@ -194,6 +255,7 @@ __host__ __device__ static inline int few_list_bytes(int picks, int lots)
 }
 
 // Lists what there is. All threads.
+template <class SET>
 __device__ static inline void few_begin(const struct few_launch &p, struct few_list *list)
 {
     int t = (int)threadIdx.x, lane = t % CUDA_WARP, lots;
@@ -206,6 +268,10 @@ __device__ static inline void few_begin(const struct few_launch &p, struct few_l
 
         if (i == p.picks) {
             list->shared = takes;
+            list->paired = 0;
+            if (takes && p.a.rows > STRIP_TOKENS && SET::halves(few_type_of(p.a.s1).kind) &&
+                SET::halves(few_type_of(p.a.s2).kind))
+                list->paired = (p.a.rows + STRIP_TOKENS - 1) / STRIP_TOKENS & ~1;
             continue;
         }
 
@@ -268,11 +334,12 @@ struct few_span {
 struct few_job {
     const struct mat *w; // NULL: the expert is narrower than others
     uint32_t kind;
-    int down, lot, head, expert; // -1: the shared one
-    int strip, split;            // those of up behind those of gate
-    int n;                       // rows
-    int pieces;                  // of a strip
-    const uint4 *from;           // EXL3: the strip's codes
+    int down, head, expert; // -1: the shared one
+    int lots, first, half;  // first: of the list's members; half: of the strip's tiles
+    int strip, split;       // those of up behind those of gate
+    int n;                  // rows
+    int pieces;             // of a strip
+    const uint4 *from;      // EXL3: the strip's codes
     enum codebook book;
 };
 
@@ -282,10 +349,10 @@ __device__ static inline int few_mine(const struct few_launch &p)
     return (int)(thread_here() / CUDA_WARP) * p.room;
 }
 
-// The place of row lane % 8 of a lot.
-__device__ static inline int few_pick(const struct few_launch &p, int lot)
+// The place of row lane % (8 lots) of those from `first` on.
+__device__ static inline int few_pick(const struct few_launch &p, int first, int lots)
 {
-    return list_member(p)[lot * STRIP_TOKENS + (int)(thread_here() % STRIP_TOKENS)];
+    return list_member(p)[first + (int)(thread_here() % (uint32_t)(lots * STRIP_TOKENS))];
 }
 
 // Matrix 0 .. 2 of an expert: gate, up, down.
@@ -362,7 +429,7 @@ template <class SET>
 __device__ static inline void few_item(const struct few_launch &p, const struct few_list &list,
                                        int n, struct few_job *to)
 {
-    int lane = (int)(thread_here() % CUDA_WARP), strip, pick;
+    int lane = (int)(thread_here() % CUDA_WARP), strip, pick, lot;
     struct few_job j = {};
     bool there = false;
 
@@ -372,11 +439,15 @@ __device__ static inline void few_item(const struct few_launch &p, const struct 
 
     n -= j.down ? list.gates : 0;
     strip = few_over(n, f.each, f.over_each);
-    j.lot = few_over(strip, f.strips, f.over_strips);
+    lot = few_over(strip, f.strips, f.over_strips);
     j.split = n - strip * f.each;
-    j.strip = strip - j.lot * f.strips;
-    pick = few_pick(p, j.lot);
-    j.n = __popc(__ballot_sync(FULL_MASK, pick != FEW_NOBODY)) / (CUDA_WARP / STRIP_TOKENS);
+    j.strip = strip - lot * f.strips;
+    j.lots = lot < list.paired ? 2 : 1;
+    j.half = lot & (j.lots - 1);
+    j.first = (lot - j.half) * STRIP_TOKENS;
+    pick = few_pick(p, j.first, j.lots);
+    j.n =
+        __popc(__ballot_sync(FULL_MASK, pick != FEW_NOBODY)) * j.lots / (CUDA_WARP / STRIP_TOKENS);
     j.head = __shfl_sync(FULL_MASK, pick, 0);
     j.expert = j.head < p.picks ? list_id(p)[j.head] : -1;
     j.w = few_mat(p, j.expert, j.down ? 2 : j.split >= f.splits);
@@ -392,6 +463,8 @@ __device__ static inline void few_item(const struct few_launch &p, const struct 
                     there = few_cut<C>(p, &j);
             });
     }
+    if (j.lots > 1)
+        j.kind = SET::halves(j.kind);
     if (!there)
         j.w = NULL;
     if (SET::ROTATED && !j.down && j.split == 0 && lane < EXL3_BLOCK / STRIP_UNIT) {
