@@ -18,10 +18,10 @@
 
 #include "kernels/cuda/items.cuh"
 
-#define FEW_NAP 40    // ns between two looks at what others count
-#define FEW_AGES 400  // ns in which a block learns how many of its multiprocessor are older
-#define FEW_AT_ONCE 8 // sums of splits that a lane asks for at once
-#define FEW_CHOICES 8 // and outputs of a row's experts
+#define FEW_NAP 40     // ns between two looks at what others count
+#define FEW_AGES 400   // ns in which a block learns how many of its multiprocessor are older
+#define FEW_AT_ONCE 10 // sums of splits that a lane asks for at once: those of gate and up
+#define FEW_CHOICES 8  // and outputs of a row's experts
 
 // ---- inputs ---------------------------------------------------------------------------------
 
@@ -80,6 +80,7 @@ template <class C> struct few_room {
     static constexpr int WORDS = C::F16 ? CODES + LOTS * C::STEPS / 2 : 1; // and of inputs
     union {
         float4 pair[LOTS * STRIP_TOKENS / 2][LD];
+        float4 sums[FEW_AT_ONCE][C::TILES * MAT_TILE / 4];
         uint4 piece[FEW_SLOTS][WORDS][CUDA_WARP];
     };
 };
@@ -142,43 +143,54 @@ __device__ static inline void few_add(int stride, int n, int pick, float *z, int
     }
 }
 
-// The lane's four sums of a row of each of M matrices, splits in order: those of some splits at a time on their way at
-// once, for others wait for them, by way of `room`, which keeps registers free.
+// Sums of a row of each of M matrices that a lane asks for at once: of splits from ... on. By way of `room`, which keeps
+// registers free.
 template <int M>
-__device__ static inline void few_take(float4 *room, const float *at, size_t split, int splits,
+__device__ static inline void few_ask(float4 *room, const float *at, uint32_t split, int from,
+                                      int splits, int wide)
+{
+    int lane = (int)(thread_here() % CUDA_WARP), n = splits - from;
+
+    n = n < FEW_AT_ONCE / M ? n : FEW_AT_ONCE / M;
+    room += lane;
+    at += (uint32_t)from * split + 4 * lane;
+    if (4 * lane < wide)
+        for (int s = 0; s < n; s++, at += split, room += M * (wide / 4))
+#pragma unroll
+            for (int m = 0; m < M; m++)
+                copy_async((uint4 *)room + m * (wide / 4),
+                           (const uint4 *)(at + (uint32_t)(m * splits) * split));
+    copy_commit();
+}
+
+// The lane's four sums, splits in order; the first ones have been asked for.
+template <int M>
+__device__ static inline void few_take(float4 *room, const float *at, uint32_t split, int splits,
                                        int wide, float (&v)[M][4])
 {
     constexpr int ONCE = FEW_AT_ONCE / M;
     int lane = (int)(thread_here() % CUDA_WARP);
-    size_t matrix = (size_t)splits * split;
 
-    room += lane;
-    at += 4 * lane;
 #pragma unroll
     for (int m = 0; m < M; m++)
         v[m][0] = v[m][1] = v[m][2] = v[m][3] = 0;
-    if (4 * lane >= wide)
-        return;
     for (int from = 0; from < splits; from += ONCE) {
+        const float4 *o = room + lane;
         int n = splits - from < ONCE ? splits - from : ONCE;
 
-        for (int s = 0; s < n; s++)
-#pragma unroll
-            for (int m = 0; m < M; m++)
-                copy_async((uint4 *)room + (s * M + m) * (wide / 4),
-                           (const uint4 *)(at + (size_t)m * matrix + (size_t)(from + s) * split));
-        copy_commit();
+        if (from > 0)
+            few_ask<M>(room, at, split, from, splits, wide);
         copy_wait<0>();
-        for (int s = 0; s < n; s++)
+        for (int s = 0; s < n && 4 * lane < wide; s++, o += M * (wide / 4))
 #pragma unroll
             for (int m = 0; m < M; m++) {
-                float4 o = room[(s * M + m) * (wide / 4)];
+                float4 z = o[m * (wide / 4)];
                 bool first = from + s == 0;
 
-                v[m][0] = first ? o.x : v[m][0] + o.x;
-                v[m][1] = first ? o.y : v[m][1] + o.y;
-                v[m][2] = first ? o.z : v[m][2] + o.z;
-                v[m][3] = first ? o.w : v[m][3] + o.w;
+                v[m][0] = first ? z.x : v[m][0] + z.x;
+                v[m][1] = first ? z.y : v[m][1] + z.y;
+                v[m][2] = first ? z.z : v[m][2] + z.z;
+                v[m][3] = first ? z.w : v[m][3] + z.w;
             }
     }
 }
@@ -220,18 +232,19 @@ __device__ static inline void few_give(const struct few_launch &p, const struct 
                                        const struct few_job &j)
 {
     constexpr bool ROTATED = C::F16;
-    static_assert(sizeof(struct few_room<C>) >= FEW_AT_ONCE * C::TILES * MAT_TILE * sizeof(float),
-                  "sums of splits come by way of a warp's room");
     const struct few_phase &f = p.of[j.down];
     int lane = (int)(thread_here() % CUDA_WARP);
     int wide = ROTATED ? EXL3_BLOCK : 64, n0 = j.strip * wide;
-    size_t split = (size_t)p.places * (size_t)f.ld;
+    uint32_t split = (uint32_t)(p.places * f.ld);
+    float4 *room = (float4 *)(few_memory + few_mine(p));
 
     for (int i = (int)(thread_here() / CUDA_WARP); i < j.n; i += FEW_WARPS) {
         int pick = list_member(p)[j.first + i];
-        const float *at = f.z + (size_t)pick * (size_t)f.ld + n0;
+        const float *at = f.z + (uint32_t)(pick * f.ld + n0);
 
         if (!j.down) {
+            few_ask<2>(room, at, split, 0, f.splits, wide); // before anything of the matrices
+
             const struct mat *w1 = few_mat(p, j.expert, 0), *w3 = few_mat(p, j.expert, 1);
             const struct mat *w2 = few_mat(p, j.expert, 2);
             struct few_last<ROTATED> gate(*w1, n0), up(*w3, n0);
@@ -241,7 +254,7 @@ __device__ static inline void few_give(const struct few_launch &p, const struct 
 
             if (ROTATED)
                 su = *(const uint2 *)(w2->suh + n0 + 4 * lane);
-            few_take((float4 *)(few_memory + few_mine(p)), at, split, f.splits, wide, v);
+            few_take(room, at, split, f.splits, wide, v);
             gate.finish(*w1, n0, wide, v[0]);
             up.finish(*w3, n0, wide, v[1]);
 #pragma unroll
@@ -256,11 +269,13 @@ __device__ static inline void few_give(const struct few_launch &p, const struct 
             else
                 put_inputs<false>(p.h, *w2, w2->suh + n0, p.a.in, pick, n0, wide, v[0]);
         } else {
+            few_ask<1>(room, at, split, 0, f.splits, wide);
+
             struct few_last<ROTATED> last(*j.w, n0);
             float v[1][4];
             int rows = j.w->rows;
 
-            few_take((float4 *)(few_memory + few_mine(p)), at, split, f.splits, wide, v);
+            few_take(room, at, split, f.splits, wide, v);
             last.finish(*j.w, n0, wide, v[0]);
 #pragma unroll
             for (int k = 0; k < 4; k++)
@@ -406,7 +421,7 @@ __device__ static inline void few_part(const struct few_launch &p, const struct 
         from.live[r] = i < j.n;
         row = (!j.down && j.split >= p.of[0].splits ? p.places : 0) +
               list_member(p)[j.first + (from.live[r] ? i : 0)];
-        from.row[r] = in.data + (size_t)row * (size_t)in.ld + lane % 4 * 16;
+        from.row[r] = in.data + (uint32_t)(row * in.ld + lane % 4 * 16);
     }
 
     if (j.down)
@@ -663,7 +678,7 @@ __global__ static void __launch_bounds__(FEW_THREADS, SET::BLOCKS)
                 constexpr int LOTS = few_shape<C>::LOTS;
 
                 few_add<C>(p.room, j.n, few_pick(p, j.first, LOTS),
-                           f.z + (size_t)j.split * (size_t)p.places * (size_t)f.ld +
+                           f.z + (uint32_t)(j.split * p.places * f.ld) +
                                (j.strip * LOTS + (LOTS > 1 ? j.half : 0)) *
                                    (few_shape<C>::TILES * MAT_TILE),
                            f.ld);

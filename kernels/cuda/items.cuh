@@ -401,7 +401,6 @@ __device__ static inline bool few_cut_rotated(const struct few_launch &p, struct
 {
     const struct mat *w = j->w;
     const char *data = held((const char *)w->data);
-    const uint16_t *svh = held(w->svh);
     int lane = (int)(thread_here() % CUDA_WARP), rows = w->rows, bits2 = w->q.bits2;
     uint32_t blocks = ((uint32_t)w->cols + EXL3_BLOCK - 1) / EXL3_BLOCK;
     int steps = bits2 % 2 ? 4 : 2, bytes = EXL3_BLOCK * bits2 * steps; // of a piece
@@ -414,8 +413,6 @@ __device__ static inline bool few_cut_rotated(const struct few_launch &p, struct
                               (size_t)j->strip * (blocks * (EXL3_BLOCK * EXL3_BLOCK / 16) * bits2));
     if (j->strip * EXL3_BLOCK >= rows)
         return false;
-    if (lane < EXL3_BLOCK / STRIP_UNIT) // who ends the strip needs it
-        prefetch_l2(svh + j->strip * EXL3_BLOCK + lane * STRIP_UNIT);
     span = few_share(p, *j, lane / (CUDA_WARP / FEW_WARPS));
     data = (const char *)j->from + (size_t)(span.at * bytes);
     bytes = span.at < span.end ? bytes : 0;
@@ -467,14 +464,18 @@ __device__ static inline void few_item(const struct few_launch &p, const struct 
         j.kind = SET::halves(j.kind);
     if (!there)
         j.w = NULL;
-    if (SET::ROTATED && !j.down && j.split == 0 && lane < EXL3_BLOCK / STRIP_UNIT) {
-        const struct mat *w2 = few_mat(p, j.expert, 2);
-
-        if (w2->dtype == DTYPE_EXL3 && j.w)
-            prefetch_l2(w2->suh + j.strip * EXL3_BLOCK + lane * STRIP_UNIT);
-    }
     if (lane == 0)
         *to = j;
+    // Who ends the strip needs them; an item of each matrix asks.
+    if (SET::ROTATED && j.w && j.split % f.splits == 0 && lane < EXL3_BLOCK / STRIP_UNIT) {
+        const struct mat *w2 = few_mat(p, j.expert, 2);
+        int at = j.strip * EXL3_BLOCK + lane * STRIP_UNIT;
+
+        if (j.kind >= MAT_KIND_EXL3)
+            prefetch_l2(j.w->svh + at);
+        if (!j.down && j.split == 0 && w2->dtype == DTYPE_EXL3)
+            prefetch_l2(w2->suh + at);
+    }
 }
 
 #endif
