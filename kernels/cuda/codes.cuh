@@ -1,10 +1,15 @@
-// codes - stored codes to operands of matrix instructions, as a lane has them: a piece of the codes
-// in registers, then a pair of tiles of 16 outputs at a time. Layouts are those of kernels/mat.h.
+// codes - from stored codes to mma fragments: a lane loads its bytes of a piece into registers and
+// decodes them a pair of tiles (16 outputs x 16 inputs) at a time. Layouts: kernels/mat.h.
 //
-// A class has TILES of a strip, STEPS k-steps in a piece and its BYTES, whether its operands are f16, whether
-// the sum of a piece is scaled, how many BOOKS there are to read codes by, and: load, a lane's bytes of a
-// piece; operands, of the pair of tiles t, t + 1 in a k-step of it, by all lanes and by one book; output, which of
-// the strip's outputs rows lane / 4 and lane / 4 + 8 of tile t are.
+// Every class has
+//   TILES     tiles of a strip
+//   STEPS     k-steps (16 inputs) of a piece, BYTES its size
+//   F16       fragments are f16, else bf16
+//   SCALED    the sums of a piece are multiplied by scale()
+//   BOOKS     ways to read the codes; `book` is the matrix's, a template argument of operands
+//   load      loads the lane's bytes of piece n
+//   operands  A fragments of tiles t and t + 1 of a k-step; all lanes take part
+//   output    which output of the strip is row `row` (+ 8 if upper) of tile t
 #ifndef TANDEM_KERNELS_CUDA_CODES_CUH
 #define TANDEM_KERNELS_CUDA_CODES_CUH
 
@@ -20,10 +25,10 @@ struct outputs_in_order {
 
 // ---- EXL3 ---------------------------------------------------------------------------------------
 
-// X of every width that a checkpoint may have, in halves of a bit.
+// X(bits2) for every width that a checkpoint may have, in half bits.
 #define EXL3_WIDTHS(X) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(10) X(12) X(14) X(16)
 
-// Two values of a codebook as two f16 numbers, the first one low.
+// Two states to two f16 values of the codebook, the first in the low half.
 __device__ static inline uint32_t mul1_pair(uint32_t s0, uint32_t s1)
 {
     const uint32_t ones = 0x01010101u, base = 0x6400u; // f16 of 1024 + n is base + n
@@ -43,15 +48,17 @@ __device__ static inline uint32_t inst_pair(uint32_t s0, uint32_t s1, uint32_t b
 
 template <int BITS2> struct exl3_codes : outputs_in_order {
     static constexpr int TILES = 8, STEPS = BITS2 % 2 ? 4 : 2;
-    // of eight rows that a multiprocessor holds
+    // Blocks of narrow.cuh for 8 rows a multiprocessor.
     static constexpr int BLOCKS = BITS2 == 7 || BITS2 > 10 ? 2 : 3;
     static constexpr bool F16 = true, SCALED = false;
     static constexpr uint32_t KIND = MAT_KIND_EXL3 << BITS2;
-    static constexpr int OWN = 4 * BITS2; // ring bits of a lane in a tile
-    // Own bits in the head of a tile: so many that the first value's state is the upper half of a word.
+    static constexpr int OWN = 4 * BITS2; // bits of a lane in a tile: 8 values of a ring of 256
+    // A head is the word that states at the start of the lane's bits are cut from: HEAD of its own
+    // bits behind those of the lane in front. With 16 + a value's bits the first state is the upper
+    // half and needs no mask.
     static constexpr int HEAD = OWN < 16 ? OWN : OWN < 16 + BITS2 / 2 ? 16 : 16 + BITS2 / 2;
     static constexpr int CHUNKS = BITS2 * STEPS / 4, BYTES = CHUNKS * CUDA_WARP * 16;
-    static constexpr int BOOKS = BITS2 % 2 ? 1 : 2; // MUL1, and the two that are alike
+    static constexpr int BOOKS = BITS2 % 2 ? 1 : 2; // MUL1; MCG and 3INST
 
     struct piece {
         uint32_t word[4 * CHUNKS];
@@ -70,7 +77,7 @@ template <int BITS2> struct exl3_codes : outputs_in_order {
     {
     }
 
-    // The strip's codes lie at `from`.
+    // from: the strip's codes.
     __device__ exl3_codes(const uint4 *from, enum codebook codebook, int lane_)
     {
         at = from + lane_;
@@ -93,7 +100,7 @@ template <int BITS2> struct exl3_codes : outputs_in_order {
         }
     }
 
-    // The same where the piece's bytes lie in shared memory, from the lane's first ones on.
+    // load for a piece in shared memory; from: the lane's first word.
     __device__ static void take(const uint4 *from, piece &p)
     {
 #pragma unroll
@@ -107,7 +114,7 @@ template <int BITS2> struct exl3_codes : outputs_in_order {
         }
     }
 
-    // The bits that end before bit `end` of the lane's bits; the lowest ones, as many as are wanted.
+    // The lane's bits up to `end` (exclusive), the last one lowest; at least 16 or OWN are valid.
     __device__ static uint32_t upto(const piece &p, int end)
     {
         int w = end / 32, r = end % 32;
@@ -119,7 +126,7 @@ template <int BITS2> struct exl3_codes : outputs_in_order {
         return __funnelshift_l(p.word[w], p.word[w - 1], r);
     }
 
-    // The 32 bits that begin with bit `begin` of the lane's bits.
+    // 32 of the lane's bits from `begin` on, the first one highest.
     __device__ static uint32_t from(const piece &p, int begin)
     {
         int w = begin / 32, r = begin % 32;
@@ -129,7 +136,7 @@ template <int BITS2> struct exl3_codes : outputs_in_order {
         return w + 1 < 4 * CHUNKS ? __funnelshift_l(p.word[w + 1], p.word[w], r) : p.word[w] << r;
     }
 
-    // For the lane's bits of tiles i and i + 1: HEAD of them behind the ring bits in front of them.
+    // The heads of tiles i and i + 1, by shuffles from the lane (of narrow widths, two) in front.
     __device__ void heads(const piece &p, int i, uint32_t (&head)[2]) const
     {
         uint32_t both, tail;
@@ -158,7 +165,7 @@ template <int BITS2> struct exl3_codes : outputs_in_order {
         }
     }
 
-    // State of value v of tile i.
+    // The 16-bit state of value v of tile i.
     __device__ static uint32_t state(const piece &p, int i, int v, uint32_t head)
     {
         int end = (v + 1) * BITS2 / 2;
@@ -175,7 +182,7 @@ template <int BITS2> struct exl3_codes : outputs_in_order {
         values<BOOK>(p, step * TILES + t, head, a);
     }
 
-    // Of tiles i and i + 1, whose heads are there.
+    // The fragments of tiles i and i + 1 from their heads.
     template <int BOOK>
     __device__ void values(const piece &p, int i, const uint32_t (&head)[2],
                            uint32_t (&a)[2][4]) const
@@ -190,7 +197,7 @@ template <int BITS2> struct exl3_codes : outputs_in_order {
             }
     }
 
-    // Values v, v + 1 of a lane are this register of the operand: outputs 8 further are values 4 .. 7.
+    // The register of the fragment for values v, v + 1: values 4 .. 7 are 8 outputs further.
     __device__ static constexpr int operand(int v)
     {
         return v / 4 + v % 4 / 2 * 2;
@@ -199,7 +206,7 @@ template <int BITS2> struct exl3_codes : outputs_in_order {
 
 // ---- FP8 ----------------------------------------------------------------------------------------
 
-// A scale belongs to a tile and `block` inputs, of which 32 are a piece.
+// One scale for a tile and `block` inputs; a piece has 32 inputs.
 struct fp8_codes : outputs_in_order {
     static constexpr int TILES = 4, STEPS = 2, BLOCKS = 3, BYTES = STEPS * 2 * CUDA_WARP * 16;
     static constexpr int BOOKS = 1, book = 0;
@@ -255,7 +262,7 @@ struct fp8_codes : outputs_in_order {
         }
     }
 
-    // The scale of piece n of tile t.
+    // The scale of tile t in piece n.
     __device__ float scale(int n, int t) const
     {
         int i = t * blocks + n * STEPS * 16 / block;
@@ -268,10 +275,10 @@ struct fp8_codes : outputs_in_order {
 
 // ---- FP4 ----------------------------------------------------------------------------------------
 
-// Four e2m1 codes, the lowest 16 bits of c, as two pairs of bf16.
+// The four e2m1 codes in the low 16 bits of c to two pairs of bf16.
 __device__ static inline void e2m1_four(uint32_t c, uint32_t *first, uint32_t *second)
 {
-    // bytes of 0, 0.5, 1, 1.5, 2, 3, 4, 6
+    // upper and lower bytes of bf16 0, 0.5, 1, 1.5, 2, 3, 4, 6, selected by magnitude
     uint32_t magnitude = c & 0x7777u;
     uint32_t low = __byte_perm(0xc0800000u, 0xc0804000u, magnitude);
     uint32_t high = __byte_perm(0x3f3f3f00u, 0x40404040u, magnitude);
@@ -280,7 +287,7 @@ __device__ static inline void e2m1_four(uint32_t c, uint32_t *first, uint32_t *s
     *second = __byte_perm(low, high, 0x7362) | (c & 0x800) << 4 | (c & 0x8000) << 16;
 }
 
-// Scales are multiplied into the operands, which is exact. GROUP inputs of an output share one.
+// Fragments are multiplied by their scales, which is exact. GROUP inputs of an output share one.
 template <enum dtype D> struct fp4_codes : outputs_in_order {
     static constexpr int TILES = 4, STEPS = 2, BLOCKS = 3, BYTES = STEPS * CUDA_WARP * 16;
     static constexpr int BOOKS = 1, book = 0, GROUP = D == DTYPE_MXFP4 ? 32 : 16;
@@ -290,7 +297,7 @@ template <enum dtype D> struct fp4_codes : outputs_in_order {
 
     struct piece {
         uint4 v[STEPS];
-        uint2 scale[GROUPS]; // of outputs g and g + 8 of each tile
+        uint2 scale[GROUPS]; // four bytes a tile pair: outputs g and g + 8 of each tile
     };
 
     const uint4 *at;
@@ -319,7 +326,7 @@ template <enum dtype D> struct fp4_codes : outputs_in_order {
                                                             : make_uint2(0, 0);
     }
 
-    // A scale as two equal bf16 numbers.
+    // A scale as a pair of equal bf16 numbers.
     __device__ static uint32_t scale_pair(uint32_t c)
     {
         uint32_t v =
@@ -352,22 +359,22 @@ template <enum dtype D> struct fp4_codes : outputs_in_order {
 
 // ---- bf16 ---------------------------------------------------------------------------------------
 
-// Plain tiles, in which the 16 outputs of an input lie together. A lane reads eight outputs of each of its four
-// inputs of a k-step at once, eight lanes a line of four inputs; so nothing is left to do but to put pairs of inputs
-// side by side. The rows of tile t are outputs 2 t and 2 t + 1 of each eight.
+// Plain tiles: the 16 outputs of an input are adjacent. A lane loads 8 outputs of each of its four
+// inputs of a k-step (16 bytes each); fragments take only the permutations that pair up inputs.
+// The rows of tile t are outputs 2 t and 2 t + 1 of every eight.
 struct bf16_codes {
     static constexpr int TILES = 4, STEPS = 2, BLOCKS = STRIP_PLACES_PLAIN;
     static constexpr int BOOKS = 1, book = 0,
-                         COLUMN = MAT_TILE * 2 / 16; // 16-byte pieces of an input
+                         COLUMN = MAT_TILE * 2 / 16; // 16-byte words of an input
     static constexpr bool F16 = false, SCALED = false;
     static constexpr uint32_t KIND = 1u << DTYPE_BF16;
 
     struct piece {
-        uint4 v[STEPS][4]; // of the inputs q, 4 + q, 8 + q, 12 + q; q is lane % 4
+        uint4 v[STEPS][4]; // of inputs q, 4 + q, 8 + q, 12 + q; q is lane % 4
     };
 
     const uint4 *at; // the lane's eight outputs of input 0
-    int k0, cols;    // inputs from k0 on are the lane's; 0 cols where it has no outputs
+    int k0, cols;    // the lane's inputs are k0, k0 + 4, ...; cols 0: it has no outputs
 
     __device__ bf16_codes(const struct mat &w, int strip, int lane)
     {
@@ -383,7 +390,7 @@ struct bf16_codes {
         load_steps(n, 0, STEPS, p);
     }
 
-    // K-steps first .. end - 1 of a piece.
+    // load for k-steps first .. end - 1 of the piece.
     __device__ void load_steps(int n, int first, int end, piece &p) const
     {
 #pragma unroll

@@ -1,44 +1,45 @@
-// experts.cu owns the experts.
+// experts.cu owns the op moe: which kernels serve a call, how its scratch is laid out, and the
+// kernels around the products of many rows.
 //
-// A few rows: few.cuh makes inputs, hidden values, at once as inputs of the second product, and outputs, which it adds
-// row by row: a row's experts in ascending order, then the shared one. The rows that chose an expert share its codes.
-// Inputs, hidden values and outputs lie by pick.
+// Few rows: one launch of few.cuh. Inputs, hidden values and outputs are indexed by pick, the rows
+// of the shared expert behind the picks. A row's sum runs over its experts in ascending order, then
+// the shared one, here as below.
 //
-// Many rows, experts of mixed types, f32 and f16: picks are sorted by expert and keep that place, behind them rows of the
-// window have places picks + row for the shared expert. A pass takes as many places as scratch has room for, so weights
-// are read and decoded once for all rows that chose them: inputs, hidden values and outputs lie by place of the
-// pass. Two products of wide strips with three steps around them; each pass adds its outputs to its rows, whose experts
-// are in ascending order within a pass and from pass to pass.
+// Many rows, experts of mixed types, f32 and f16: picks are sorted by expert, and behind them place
+// picks + row belongs to the shared expert. A pass handles as many consecutive places as scratch
+// has room for; within it weights are read and decoded once for all rows that chose them. A pass is
+// two products (wide.cuh, crowd.cu) with three kernels around them, and adds its outputs to the
+// rows; since places ascend by expert, so do the experts of a row from pass to pass.
 #include "kernels/cuda/few.cuh"
 #include "kernels/cuda/wide.cuh"
 
 #define THREADS 256
 #define WARPS (THREADS / CUDA_WARP)
-#define FEW_OVER 4        // pieces that an item costs beside its own
-#define INPUTS_EACH 32    // blocks of inputs that a multiprocessor makes in one turn
-#define CROWD_FROM 40     // picks of an expert, in the mean, from which lots of crowd.cu are larger
-#define WIDE_MANY_FROM 32 // and those of wide.cuh
-#define GROUP 8           // places whose inputs lie together as tiles: group.cuh
+#define FEW_OVER 4        // overhead of an item of few.cuh, in pieces
+#define INPUTS_EACH 32    // (place, 128 inputs) pairs of a multiprocessor in a round of items
+#define CROWD_FROM 40     // mean picks an expert from which crowd.cu takes its larger lots
+#define WIDE_MANY_FROM 32 // and wide.cuh
+#define GROUP 8           // places whose inputs are stored together as tiles: group.cuh
 
 struct expert_rows {
     struct moe_args a;
     struct member *order;
-    int32_t *place;        // [picks] of each pick in the order
-    int32_t *heads;        // as expert_sort leaves them, of a pass
-    int picks, lots, lot;  // lots: heads of a pass at most, of `lot` rows
-    int first, places;     // of the pass, which begins where a group does
-    int grain;             // of lots: strip_launch
-    bool exl3, wide, many; // nothing but EXL3; many rows, many of them to an expert
-    struct strip_x x, h;   // inputs [2][places], hidden values [places]
-    float *hidden;         // wide: sums [2][places][ldh], of which the first become values
-    float *out;            // sums if wide, or outputs [places][ldo]
+    int32_t *place;        // [picks]: where in the order a pick is
+    int32_t *heads;        // of the pass: where its lots begin, by expert_sort
+    int picks, lots, lot;  // lots of a pass, at most; rows of a lot, at most
+    int first, places;     // places of the pass; first is a multiple of GROUP
+    int grain;             // lots end at multiples of this: strip_launch
+    bool exl3, wide, many; // all EXL3; not few.cuh; many rows an expert
+    struct strip_x x, h;   // inputs [gate, up][places]; hidden values [places] as inputs
+    float *hidden;         // wide: sums [2][places][ldh]; hidden values replace the first
+    float *out;            // [places][ldo]: sums if wide, else outputs
     int ldh, ldo;
     size_t zmat;
-    int splits[2];  // of the inputs of both products
-    float *sums[2]; // a few rows: of splits, of both products
+    int splits[2];  // of the inputs: of gate and up, of down
+    float *sums[2]; // few rows: partial sums of the splits
 };
 
-// The pick in place p of the pass and its expert, -1 for the shared one; false if nothing is there.
+// The pick and the expert (-1: the shared one) of place p of the pass; false: the place is empty.
 __device__ static inline bool at_place(const struct expert_rows &e, int p, int *pick, int *expert)
 {
     struct member m = { 0, -1, 0, 0 };
@@ -53,13 +54,13 @@ __device__ static inline bool at_place(const struct expert_rows &e, int p, int *
     return m.pick >= 0;
 }
 
-// The row of x that a pick is of, those behind the picks being rows of the shared expert.
+// The row of x of a pick; behind the picks come rows of the shared expert.
 __device__ static inline int row_of(const struct expert_rows &e, int pick)
 {
     return pick < e.picks ? pick / e.a.k : pick - e.picks;
 }
 
-// Matrix m of an expert: gate, up and down.
+// Matrix m of an expert: 0 gate, 1 up, 2 down.
 __device__ static inline const struct mat *expert_mat(const struct expert_rows &e, int expert,
                                                       int m)
 {
@@ -70,13 +71,13 @@ __device__ static inline const struct mat *expert_mat(const struct expert_rows &
 
 // ---- many rows ----------------------------------------------------------------------------------
 
-// 128 inputs of a group of places, of which EXL3 wants tiles.
+// Staging of 128 inputs of a group of places, which EXL3 wants as tiles.
 struct held_group {
-    uint16_t value[GROUP][EXL3_BLOCK + 8]; // rows begin in other banks
+    uint16_t value[GROUP][EXL3_BLOCK + 8]; // padded against bank conflicts
     bool tiled[GROUP];
 };
 
-// Store the warp's inputs k0 .. k0 + 127 of a place of the block's group.
+// Prepares inputs k0 .. k0 + 127 of the warp's place: staged for give_tiles, or stored at once.
 __device__ static inline void hold(struct held_group &g, const struct strip_x &x,
                                    const struct mat &w, enum codec in, int row, int k0,
                                    float (&v)[4])
@@ -92,7 +93,7 @@ __device__ static inline void hold(struct held_group &g, const struct strip_x &x
                 true);
 }
 
-// What the block's warps hold as tiles. group: of `groups` of the inputs.
+// Stores what the block's warps have staged as tiles of group `group` of `groups`.
 __device__ static inline void give_tiles(const struct held_group &g, uint16_t *tiled, int k0,
                                          int group, int groups)
 {
@@ -106,7 +107,8 @@ __device__ static inline void give_tiles(const struct held_group &g, uint16_t *t
                    piece % 8 * 64 + row * 8) = *(const uint4 *)(g.value[row] + piece * 8);
 }
 
-// A block 128 inputs of gate or up of a group of places, a warp a place. Bound by bytes.
+// A block prepares 128 inputs of a group of places, for gate or for up; a warp has a place. Bound
+// by bytes.
 __global__ static void many_inputs(const __grid_constant__ struct expert_rows e)
 {
     __shared__ __align__(16) struct held_group g;
@@ -127,7 +129,7 @@ __global__ static void many_inputs(const __grid_constant__ struct expert_rows e)
     give_tiles(g, e.x.tiled, k0, up * groups + group, 2 * groups);
 }
 
-// A block 128 hidden values of a group of places, a warp a place. Bound by bytes.
+// A block makes 128 hidden values of a group of places; a warp has a place. Bound by bytes.
 __global__ static void many_hidden(const __grid_constant__ struct expert_rows e)
 {
     __shared__ __align__(16) struct held_group g;
@@ -159,10 +161,11 @@ __global__ static void many_hidden(const __grid_constant__ struct expert_rows e)
     give_tiles(g, e.h.tiled, n0, group, (e.places + GROUP - 1) / GROUP);
 }
 
-// A warp 128 outputs of a row, of which it adds up what is of this pass to what the passes before left. Bound by bytes.
+// A warp has 128 outputs of a row and adds this pass's experts to the sum of earlier passes. Bound
+// by bytes.
 __global__ static void many_outputs(const __grid_constant__ struct expert_rows e)
 {
-    __shared__ int place[CHOICES_MAX + 1], expert[CHOICES_MAX + 1]; // in order
+    __shared__ int place[CHOICES_MAX + 1], expert[CHOICES_MAX + 1]; // of the row, ascending
     int row = (int)blockIdx.y, t = (int)threadIdx.x, lane = t % CUDA_WARP, k = e.a.k, n;
     int n0 = ((int)blockIdx.x * WARPS + t / CUDA_WARP) * EXL3_BLOCK, mine = -1;
     const int32_t *of = e.place + (size_t)row * (size_t)k;
@@ -204,7 +207,7 @@ __global__ static void many_outputs(const __grid_constant__ struct expert_rows e
 
 // ---- launching ----------------------------------------------------------------------------------
 
-// A few rows of the call, with room for them in scratch.
+// Lays out scratch for few.cuh from `at` on; returns its end.
 static char *lay_few(struct expert_rows *e, char *at)
 {
     size_t all = (size_t)e->places;
@@ -221,7 +224,7 @@ static char *lay_few(struct expert_rows *e, char *at)
     return at;
 }
 
-// As strip_x_place, with tiles for crowd.cu, which others do not share out alike.
+// strip_x_place with tiles for crowd.cu: EXL3 has them in place of rows, other types beside.
 static char *lay_inputs(const struct expert_rows *e, struct strip_x *x, int rows, char *at)
 {
     char *end = strip_x_place(x, e->exl3, rows, at);
@@ -232,7 +235,8 @@ static char *lay_inputs(const struct expert_rows *e, struct strip_x *x, int rows
     return e->exl3 ? end : end + x->plane * sizeof(*x->tiled);
 }
 
-// All rows, of which a pass has as many places as `places` says. Outputs come where inputs were.
+// Lays out scratch for passes of e->places places from `at` on; returns its end. Outputs replace
+// the inputs of gate and up.
 static char *lay_many(struct expert_rows *e, char *at)
 {
     size_t all = (size_t)e->places;
@@ -258,7 +262,7 @@ static char *lay_many(struct expert_rows *e, char *at)
     return at + 2 * e->zmat * sizeof(float);
 }
 
-// A launch for each kind of weights.
+// One launch for each kind of weights of the call.
 static void products(struct queue *q, const struct expert_rows *e, struct strip_launch *p,
                      int outputs, unsigned across)
 {
@@ -283,11 +287,10 @@ static void products(struct queue *q, const struct expert_rows *e, struct strip_
     }
 }
 
-// What few.cuh counts lies in the queue's tickets: items, items of inputs, strips of outputs and, for each place, strips
-// of hidden values, FEW_LINE from one to the next; then the tickets of each place's strips.
+// The counters of few_launch, in the lane's tickets; behind `made` the tickets of the strips.
 enum { TAKEN = 0, READY = FEW_LINE, DONE = 2 * FEW_LINE, MADE = 3 * FEW_LINE };
 
-// Whether the queue has as many as so many places take.
+// Whether the lane has enough counters for so many places.
 static bool counts_fit(const struct expert_rows *e, int places)
 {
     size_t strips = blocks_for((size_t)e->ldh, 64) + blocks_for((size_t)e->ldo, 64);
@@ -372,9 +375,9 @@ static void many_rows(struct queue *q, const struct expert_rows *e)
                   0, *e);
 }
 
-// How many items share the inputs of each of `strips` strips, by the shape of the call and the device alone, as if a
-// row's experts were all that there is: the number for which the items of a place, and half of one that others wait
-// for in the end, take least.
+// Split-K of the experts: into how many splits the inputs of each of `strips` strips are cut. By
+// shape and device alone, so that a row's bits do not depend on the call: minimises the modelled
+// time of one row's experts, the rounds of items and half of an item for the tail.
 static int few_splits(const struct queue *q, int strips, int pieces)
 {
     const struct cuda_device *d = (const struct cuda_device *)q->dev;
@@ -398,14 +401,14 @@ static void cut_inputs(const struct queue *q, struct expert_rows *e)
     struct mat up = { .dtype = DTYPE_EXL3, .cols = a->dim };
     struct mat down = { .dtype = DTYPE_EXL3, .cols = a->inter };
     int experts = a->k + (a->s1 != NULL);
-    // Strips of FP8 and FP4 are half as wide as those of EXL3 and take as long, those of bf16 take half.
+    // Strips of FP8 and FP4 are half as wide as those of EXL3 and take as long; bf16 takes half.
     int wide = a->kinds & 1u << DTYPE_BF16 ? 64 : EXL3_BLOCK;
 
     e->splits[0] = few_splits(q, 2 * e->ldh / wide * experts, strip_pieces(up));
     e->splits[1] = few_splits(q, e->ldo / wide * experts, strip_pieces(down));
 }
 
-// The rows of a call that few.cuh takes, as many at a time as scratch has room for.
+// Launches few.cuh for as many rows at a time as scratch has room for.
 static void few_passes(struct queue *q, struct expert_rows *e, int most)
 {
     struct moe_args a = e->a;
@@ -467,7 +470,7 @@ void strip_moe(struct queue *q, const struct moe_args *a)
                    a->inter, a->dim, one, room);
         return;
     }
-    if (e.wide) { // as few passes as there is room for, equal shares
+    if (e.wide) { // the fewest passes that fit, of equal size
         for (int passes = 1;; passes++) {
             e.places = (int)mat_round_up(blocks_for((size_t)all, passes), GROUP);
             if ((size_t)(uintptr_t)lay_many(&e, NULL) <= room &&

@@ -1,11 +1,12 @@
-// few.cu launches the experts of few rows: a kernel for each set of kinds that go together, one for the rest.
+// few.cu launches the experts of few rows: an instance of the kernel for each set of kinds that
+// occur together, and one for any other mixture.
 #include "kernels/cuda/few.cuh"
 
 #define TURN 150    // ns between the first items of two blocks of a multiprocessor
-#define BESIDE 2304 // bytes of shared memory of a block beside its list and rooms, the system's too
+#define BESIDE 2304 // bytes of a block in shared memory beside rooms and list
 
 #define W(b) exl3_codes<b>,
-// The widths that experts have most often are looked for first.
+// The commonest widths first: kinds are compared in this order.
 using light = few_set<exl3_codes<6>, exl3_codes<10>, exl3_codes<8>, exl3_codes<4>, exl3_codes<5>,
                       exl3_codes<3>, exl3_codes<2>, few_half<10>, few_half<6>>;
 using scaled = few_set<fp8_codes, fp4_codes<DTYPE_MXFP4>, fp4_codes<DTYPE_NVFP4>>;

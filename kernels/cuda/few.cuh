@@ -1,31 +1,32 @@
-// few - the experts where an expert has a few of the rows, in one launch. What there is to do is a list of items, which
-// blocks take one after the other:
+// few - experts of few rows, the whole op in one launch: a persistent grid whose blocks take items
+// from a list by an atomic counter.
 //
-//   inputs     some blocks of 128 inputs of a place, as gate or up wants them
-//   gate, up   the expert of up to 8 rows, a strip of 128 outputs (64 where some weights are not rotated) of one of both
-//              matrices, a split of the inputs; a warp has a part. Sums of a split go to memory; the block that brings
-//              the last ones of a strip makes its hidden values and marks the strip for its expert
-//   down       the same of the third matrix, a warp when the hidden values that it takes are there; the block that brings
-//              a strip's last sums makes its outputs
-//   rows       some outputs of a row, from those of its experts, when all are there
+//   inputs    blocks of 128 inputs of a place, prepared for gate and for up
+//   gate, up  one lot (up to 8 rows of an expert), a strip of 128 outputs (64 in sets that have
+//             more than EXL3) of one of the two matrices, one split of the inputs; each warp has a
+//             part. Partial sums go to memory; the block that draws a strip's last ticket makes
+//             its hidden values and sets the strip's bit
+//   down      the same for the third matrix; a warp first spins on the bits of the strips that its
+//             part reads. The last ticket makes the strip's outputs
+//   rows      outputs of a row, summed over its experts, once all strips are done
 //
-// An item waits for items of lower numbers alone, and whoever has taken one of those works on it or on one in front of
-// it: blocks that have begun need nothing of those that have not. Counters are zero again when the kernel ends: a ticket
-// starts over with the last that takes it, the last row's item clears what was waited for, and of the blocks that find
-// nothing left to take the last one clears the number of items taken.
+// An item waits only for items of lower numbers, and whoever took one of those is at work on it or
+// on a lower one: resident blocks never wait for blocks that have not started. All counters are
+// zero again when the kernel ends: a ticket wraps around, the last item of rows clears what was
+// waited for, and the last block that finds the list empty clears the count of items taken.
 #ifndef TANDEM_KERNELS_CUDA_FEW_CUH
 #define TANDEM_KERNELS_CUDA_FEW_CUH
 
 #include "kernels/cuda/items.cuh"
 
-#define FEW_NAP 40     // ns between two looks at what others count
-#define FEW_AGES 400   // ns in which a block learns how many of its multiprocessor are older
-#define FEW_AT_ONCE 10 // sums of splits that a lane asks for at once: those of gate and up
-#define FEW_CHOICES 8  // and outputs of a row's experts
+#define FEW_NAP 40     // ns between two polls of a spin wait
+#define FEW_AGES 400   // ns until the older blocks of a multiprocessor are known
+#define FEW_AT_ONCE 10 // partial sums that a lane has in flight: 5 splits of gate and up
+#define FEW_CHOICES 8  // outputs of a row's experts that a thread has in flight
 
 // ---- inputs ---------------------------------------------------------------------------------
 
-// Warps make inputs of an item: a block of 128 of a place for gate, or for up, each time.
+// An item of inputs. A warp prepares 128 inputs of a place, for gate or for up, p.tasks times.
 template <class SET>
 __device__ static inline void few_inputs(const struct few_launch &p, const int32_t *id, int item)
 {
@@ -70,14 +71,14 @@ template <class C> static constexpr int few_words()
     return 0;
 }
 
-// What a warp has in shared memory: codes and inputs of the pieces that are on their way, then its sums: those of rows 2 q
-// and 2 q + 1 lie together, of outputs g and g + 8 of each tile.
+// Shared memory of a warp: codes and inputs of the pieces in flight; then its sums, where a float4
+// is outputs g and g + 8 of a tile for rows 2 q and 2 q + 1, as a lane holds them; in few_end,
+// partial sums of all splits.
 template <class C> struct few_room {
     static constexpr int LOTS = few_shape<C>::LOTS;
-    static constexpr int EACH = few_shape<C>::TILES * 8,
-                         LD = EACH + 2;          // others begin in other banks
-    static constexpr int CODES = few_words<C>(); // of 16 bytes, of a lane
-    static constexpr int WORDS = C::F16 ? CODES + LOTS * C::STEPS / 2 : 1; // and of inputs
+    static constexpr int EACH = few_shape<C>::TILES * 8, LD = EACH + 2; // against bank conflicts
+    static constexpr int CODES = few_words<C>();                        // 16-byte words of a lane:
+    static constexpr int WORDS = C::F16 ? CODES + LOTS * C::STEPS / 2 : 1; // codes and inputs
     union {
         float4 pair[LOTS * STRIP_TOKENS / 2][LD];
         float4 sums[FEW_AT_ONCE][C::TILES * MAT_TILE / 4];
@@ -85,7 +86,8 @@ template <class C> struct few_room {
     };
 };
 
-// The warp's, found anew: its address takes no register while codes are decoded.
+// The warp's room. Its address is computed at each use: kept, it would cost the decoding a
+// register.
 template <class C> __device__ static inline few_room<C> &few_place(const struct few_launch &p)
 {
     return *(few_room<C> *)(few_memory + few_mine(p));
@@ -111,7 +113,8 @@ few_leave(const struct few_launch &p, const struct few_job &j,
     }
 }
 
-// What warps left is added up in order. z: where the strip's sums of the split begin.
+// Adds up the warps' sums in the order of the parts and stores them. z: the split's partial sums,
+// from the first output of the item on.
 template <class C>
 __device__ static inline void few_add(int stride, int n, int pick, float *z, int ldz)
 {
@@ -143,8 +146,8 @@ __device__ static inline void few_add(int stride, int n, int pick, float *z, int
     }
 }
 
-// Sums of a row of each of M matrices that a lane asks for at once: of splits from ... on. By way of `room`, which keeps
-// registers free.
+// Starts the copies of a row's partial sums of M matrices into `room`, four outputs a lane: of
+// splits from, from + 1, ... as many as fit. Through shared memory because registers are short.
 template <int M>
 __device__ static inline void few_ask(float4 *room, const float *at, uint32_t split, int from,
                                       int splits, int wide)
@@ -163,7 +166,7 @@ __device__ static inline void few_ask(float4 *room, const float *at, uint32_t sp
     copy_commit();
 }
 
-// The lane's four sums, splits in order; the first ones have been asked for.
+// The lane's four sums of each matrix, splits added in order. few_ask has been called with from 0.
 template <int M>
 __device__ static inline void few_take(float4 *room, const float *at, uint32_t split, int splits,
                                        int wide, float (&v)[M][4])
@@ -195,7 +198,7 @@ __device__ static inline void few_take(float4 *room, const float *at, uint32_t s
     }
 }
 
-// What sums of a matrix become outputs with, asked for before they are there.
+// Scales and bias of a strip's outputs, loaded while the partial sums are in flight.
 template <bool ROTATED> struct few_last {
     uint2 by, plus;
     bool biased, none;
@@ -226,7 +229,7 @@ template <bool ROTATED> struct few_last {
     }
 };
 
-// Hidden values or outputs of a strip, a row a warp.
+// The hidden values or the outputs of a strip, one row a warp.
 template <class C>
 __device__ static inline void few_give(const struct few_launch &p, const struct few_list &list,
                                        const struct few_job &j)
@@ -243,7 +246,7 @@ __device__ static inline void few_give(const struct few_launch &p, const struct 
         const float *at = f.z + (uint32_t)(pick * f.ld + n0);
 
         if (!j.down) {
-            few_ask<2>(room, at, split, 0, f.splits, wide); // before anything of the matrices
+            few_ask<2>(room, at, split, 0, f.splits, wide); // in flight while the matrices are read
 
             const struct mat *w1 = few_mat(p, j.expert, 0), *w3 = few_mat(p, j.expert, 1);
             const struct mat *w2 = few_mat(p, j.expert, 2);
@@ -287,12 +290,12 @@ __device__ static inline void few_give(const struct few_launch &p, const struct 
 
 // ---- the product ----------------------------------------------------------------------------
 
-// Until the hidden values that the warp's part of a job takes are there.
+// Spins until the strips of hidden values that the warp's part reads are stored.
 template <class C>
 __device__ static inline void few_wait(const struct few_launch &p, const struct few_job &j,
                                        const struct few_span &span)
 {
-    constexpr int EACH = C::TILES / C::STEPS; // pieces of a strip of them
+    constexpr int EACH = C::TILES / C::STEPS; // pieces that read a strip
     const uint32_t *made = p.made + j.head * FEW_LINE;
     int first = span.at / EACH, end = (span.end + EACH - 1) / EACH;
 
@@ -308,14 +311,14 @@ __device__ static inline void few_wait(const struct few_launch &p, const struct 
     __syncwarp();
 }
 
-// The inputs of the lane's rows, one of each lot.
+// Prepared inputs of the lane's row of each lot.
 template <class C> struct few_from {
     const uint16_t *row[few_shape<C>::LOTS];
     bool live[few_shape<C>::LOTS];
 };
 
-// Codes that lie at `from`, or inputs of piece n, on their way to the lane's own words of a place in shared memory; lanes
-// without a row get zeros.
+// Start asynchronous copies of a piece's codes or inputs into a slot of the room. A lane copies
+// only what it reads itself, so no barrier is needed; a lane without a row gets zeros.
 template <class C> __device__ static inline void few_bring_codes(uint4 *to, const uint4 *from)
 {
 #pragma unroll
@@ -338,14 +341,15 @@ __device__ static inline void few_bring_rows(uint4 *to, const struct few_from<C>
                 x.row[r] + at + 8 * i, x.live[r] ? 16 : 0);
 }
 
-// Where codes of piece n lie.
+// The codes of piece n.
 template <class C> __device__ static inline const uint4 *few_codes(const struct few_span &j, int n)
 {
     return j.from + (uint32_t)(n * few_room<C>::CODES) * (uint32_t)CUDA_WARP;
 }
 
-// The warp's part of EXL3 codes, of which the first pieces' codes are on their way. A pair of tiles is decoded while the
-// heads of the next one travel between lanes. Addresses go from piece to piece: to find them anew was 5% of a piece.
+// A warp's part of EXL3. The codes of the first pieces are in flight already. The shuffles for the
+// heads of the next pair of tiles are issued before the current pair is decoded. Addresses are
+// stepped from piece to piece; computing them each time took 5% of a piece.
 template <class C, int BOOK>
 __device__ static inline void few_run(const struct few_span &j, const C &codes,
                                       struct few_room<C> &room, const struct few_from<C> &x,
@@ -353,7 +357,7 @@ __device__ static inline void few_run(const struct few_span &j, const C &codes,
 {
     constexpr int LOTS = few_shape<C>::LOTS, TILES = few_shape<C>::TILES;
     constexpr int CODES = few_room<C>::CODES, PAIRS = C::STEPS * TILES;
-    constexpr int PLACE = few_room<C>::WORDS * CUDA_WARP; // from one place of pieces to the next
+    constexpr int PLACE = few_room<C>::WORDS * CUDA_WARP; // from slot to slot
     int lane = (int)(thread_here() % CUDA_WARP);
     uint4 *mine = &room.piece[0][0][lane];
     const uint4 *more = few_codes<C>(j, j.at + FEW_SLOTS) + lane;
@@ -376,7 +380,7 @@ __device__ static inline void few_run(const struct few_span &j, const C &codes,
         for (int i = 0; i < LOTS * C::STEPS / 2; i++)
             b[i] = mine[(CODES + i) * CUDA_WARP];
         codes.heads(now, 0, head);
-        if (n + FEW_SLOTS < j.end) { // a lane reads its own words alone
+        if (n + FEW_SLOTS < j.end) { // into the slot just read
             few_bring_codes<C>(mine, more);
             few_bring_rows<C>(mine, x, (uint32_t)(n + FEW_SLOTS));
         }
@@ -452,7 +456,7 @@ __device__ static inline void few_part(const struct few_launch &p, const struct 
     few_leave<C>(p, j, acc);
 }
 
-// Codes of the warp's pieces from ... to - 1 on their way.
+// Starts the copies of the codes of the part's pieces FROM .. TO - 1.
 template <class C, int FROM, int TO>
 __device__ static inline void few_start(const struct few_launch &p, const struct few_span &span)
 {
@@ -467,8 +471,8 @@ __device__ static inline void few_start(const struct few_launch &p, const struct
     }
 }
 
-// One thread: counts the block's sums of a strip. Whether the sums of all splits are there, whom all
-// threads see behind a barrier; their ticket is at zero again.
+// Takes a ticket for the item's sums of a strip; whether it was the last. The barrier in front
+// orders the block's stores before it. The ticket wraps to zero. One thread.
 __device__ static inline bool few_count(const struct few_launch &p, const struct few_job &j)
 {
     const struct few_phase &f = p.of[j.down];
@@ -479,7 +483,7 @@ __device__ static inline bool few_count(const struct few_launch &p, const struct
     return before == end;
 }
 
-// What the splits of a strip come to, where this one was the last.
+// Finishes a strip after the last ticket.
 template <class SET>
 __device__ static inline void few_end(const struct few_launch &p, const struct few_list &list,
                                       const struct few_job &j)
@@ -497,7 +501,7 @@ __device__ static inline void few_end(const struct few_launch &p, const struct f
 
 // ---- rows -----------------------------------------------------------------------------------
 
-// Row `row`'s choices by ascending expert. The block that has its first part reports what the call was not queued for.
+// The choices of the row of item n, sorted by expert. The row's first item checks them.
 __device__ static inline void few_sort(const struct few_launch &p, const struct few_list &list,
                                        int n, int *sorted)
 {
@@ -513,7 +517,7 @@ __device__ static inline void few_sort(const struct few_launch &p, const struct 
         check_pick(p.a, row, id[t], p.alarm);
 }
 
-// FEW_ACROSS outputs of a row: its experts in ascending order, then the shared one.
+// FEW_ACROSS outputs of a row: the sum over its experts in ascending order, then the shared one.
 __device__ static inline void few_row(const struct few_launch &p, const struct few_list &list,
                                       int n, const int *sorted)
 {
@@ -530,7 +534,7 @@ __device__ static inline void few_row(const struct few_launch &p, const struct f
         for (int i = 0; i < FEW_CHOICES; i++) {
             int at = from + i, place = at < k ? row * k + sorted[at] : p.picks + row;
 
-            v[i] = make_float4(0, 0, 0, 0); // no sum is -0, so none changes by it
+            v[i] = make_float4(0, 0, 0, 0); // adding 0 changes no sum, none is -0
             if (at < k ? list_lot(p)[place] != FEW_NOBODY : at == k && list.shared)
                 v[i] = __ldcg((const float4 *)(p.out + (size_t)place * (size_t)p.ldo + n0));
         }
@@ -548,7 +552,7 @@ __device__ static inline void few_row(const struct few_launch &p, const struct f
             p.a.y[(size_t)row * (size_t)p.a.dim + (size_t)(n0 + c)] = sum[c];
 }
 
-// The last of the rows' items clears what was waited for. One warp.
+// The last item of rows to get here clears the counters and bits. One warp.
 __device__ static inline void few_clear(const struct few_launch &p, uint32_t before,
                                         uint32_t strips)
 {
@@ -565,15 +569,16 @@ __device__ static inline void few_clear(const struct few_launch &p, uint32_t bef
 
 // ---- all of it ------------------------------------------------------------------------------
 
-// The word of the block's first warp among those of its multiprocessor.
+// The seat of the block: the word of its warp 0's slot of the multiprocessor.
 __device__ static inline uint32_t *few_seat(const struct few_launch &p)
 {
     return p.seats + device_sm() % CUDA_SEATED * CUDA_SEATS + warp_place() % CUDA_SEATS;
 }
 
-// Blocks of a multiprocessor begin one behind the other, so that each of them all has as much to do as others. Warps that
-// have been there longer run first: where decoding bounds them, blocks of one age begin at one time on all multiprocessors
-// and end at one time what lies together in the list, and the oldest take what is waited for first. One warp.
+// Delays the block's first item by its rank among the blocks of its multiprocessor, so that all
+// multiprocessors take equally many. The scheduler prefers older warps: where decoding is the
+// bound, the rank is by age, so that blocks of one age, which run equally fast, take neighbours in
+// the list, and the oldest take what others will wait for. One warp.
 template <class SET> __device__ static inline void few_turn(const struct few_launch &p)
 {
     uint64_t since = device_ns();
@@ -596,8 +601,8 @@ template <class SET> __device__ static inline void few_turn(const struct few_lau
         ;
 }
 
-// The block's first item that has a part waits for the inputs; others read none, and nobody counts them: when one of them
-// is looked at, the last row's item may have cleared what would be waited for. All threads.
+// Waits for the inputs, once a block, with its first item that has a job. Not earlier: a block
+// without a job may come so late that the last item of rows has cleared the counter. All threads.
 __device__ static inline void few_enter(const struct few_launch &p, bool *begun)
 {
     if (*begun)
@@ -609,7 +614,7 @@ __device__ static inline void few_enter(const struct few_launch &p, bool *begun)
         *begun = true;
 }
 
-// Bound by the decoding of the weights.
+// A block takes items one after the other; a warp has a part of its split. Bound by decoding.
 template <class SET>
 __global__ static void __launch_bounds__(FEW_THREADS, SET::BLOCKS)
     few_rows(const __grid_constant__ struct few_launch p)
@@ -629,7 +634,7 @@ __global__ static void __launch_bounds__(FEW_THREADS, SET::BLOCKS)
         seat = few_seat(p);
         *(volatile uint32_t *)seat = blockIdx.x + 1;
     }
-    dependency_settle(); // who comes in next waits for all that this one does
+    dependency_settle(); // the next kernel's settle waits for the whole of this one
     dependency_next();
     if (thread_here() < CUDA_WARP)
         few_turn<SET>(p);
@@ -648,8 +653,8 @@ __global__ static void __launch_bounds__(FEW_THREADS, SET::BLOCKS)
             counter_add(p.ready);
     }
     few_begin<SET>(p, &list);
-    // The next item is taken when this one's parts are decoded, and looked at by one warp while
-    // another counts sums.
+    // The next item is taken once the parts are decoded; the last warp resolves it while thread 0
+    // takes the ticket.
     if (item < list.products && thread_here() / CUDA_WARP == FEW_WARPS - 1)
         few_item<SET>(p, list, item, &jobs[0]);
     __syncthreads();
@@ -662,7 +667,7 @@ __global__ static void __launch_bounds__(FEW_THREADS, SET::BLOCKS)
 
             SET::with(j.kind, [&]<class C>() {
                 few_start<C, 0, 1>(p, span);
-                // All blocks ask at once: nobody's second piece before the others' first.
+                // All blocks start at once: no second piece is requested before the first ones.
                 few_enter(p, &begun);
                 few_start<C, 1, FEW_SLOTS>(p, span);
                 few_part<C>(p, list, j, span);
@@ -692,7 +697,7 @@ __global__ static void __launch_bounds__(FEW_THREADS, SET::BLOCKS)
         else if (thread_here() / CUDA_WARP == FEW_WARPS - 1 && next[0] < list.products)
             few_item<SET>(p, list, next[0], &jobs[turn ^ 1]);
         __syncthreads();
-        if (last) // before anything else: others wait for it
+        if (last) // first of all, others wait for it
             few_end<SET>(p, list, j);
     }
     turn = 0;
@@ -713,15 +718,15 @@ __global__ static void __launch_bounds__(FEW_THREADS, SET::BLOCKS)
         if (thread_here() < CUDA_WARP)
             few_clear(p, before, strips);
     }
-    if (thread_here() == 0 && // the last one that takes
+    if (thread_here() == 0 && // the last block to find the list empty
         item == list.products + p.rows + (int)gridDim.x - 1)
         *p.taken = 0;
     if (SET::ALL_ROTATED && thread_here() == 0)
         *(volatile uint32_t *)seat = 0;
 }
 
-// few_experts - queue it, by a kernel that knows all of a.kinds. What a set decides is filled in here: strips and what
-// they are divided by, the second phase's tickets, room, turn.
+// few_experts - queue the op, by the first set that serves all of a.kinds. Fills in what depends on
+// the set: strips, items and inverses of both phases, down's tickets, room, turn.
 void few_experts(struct queue *q, struct few_launch *p);
 
 #endif

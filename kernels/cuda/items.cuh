@@ -1,61 +1,62 @@
-// items - what blocks of few.cuh have to do: a list of experts and rows that every block makes for itself, and items by
-// number. Decoding takes the registers, so a warp keeps its item in shared memory.
+// items - the work items of few.cuh: the list of experts and their rows, which every block builds
+// for itself, and the step from an item's number to its job. Decoding needs the registers, so the
+// job is kept in shared memory.
 #ifndef TANDEM_KERNELS_CUDA_ITEMS_CUH
 #define TANDEM_KERNELS_CUDA_ITEMS_CUH
 
 #include "kernels/cuda/narrow.cuh"
 
 #define FEW_THREADS (FEW_WARPS * CUDA_WARP)
-#define FEW_BLOCKS 5 // of a multiprocessor: a sixth takes registers that codes are decoded in
-#define FEW_SLOTS 2  // pieces on their way to a warp's shared memory
-#define FEW_ACROSS (4 * FEW_THREADS) // outputs of a row that a block adds up
-#define FEW_LINE                                                                                   \
-    16 // counters from one that blocks wait for to the next: others are counted in meanwhile
-#define FEW_NOBODY 0xffffu
+#define FEW_BLOCKS 5 // blocks a multiprocessor (EXL3); with a sixth the decoding spills
+#define FEW_SLOTS 2  // pieces in flight to a warp's shared memory
+#define FEW_ACROSS (4 * FEW_THREADS) // outputs of a row in an item of rows
+#define FEW_LINE 16                  // words from one counter that blocks spin on to the next
+#define FEW_NOBODY 0xffffu           // no place
 
-// Gate and up, or down.
+// One of the two phases: gate and up, or down. An item's index in it is (lot, strip, split).
 struct few_phase {
-    float *z;                                    // sums: [matrices][splits][places][ld]
-    uint32_t *ticket;                            // [places][strips]: splits that are there
-    int ld, splits, strips, each;                // strips of the widest; items of a strip
-    uint32_t over_each, over_strips, over_parts; // what dividing by them multiplies by
+    float *z;                                    // partial sums [matrices][splits][places][ld]
+    uint32_t *ticket;                            // [places][strips]: splits that have stored sums
+    int ld, splits, strips, each;                // strips of the widest expert; items of a strip
+    uint32_t over_each, over_strips, over_parts; // few_inverse of each, strips, parts
 };
 
-// Places: row by pick and then by row of the shared expert.
+// A place is where a row of an expert has its inputs, sums and outputs: first the picks (row r's
+// choice i is r * k + i), then the rows of the shared expert.
 struct few_launch {
     struct moe_args a;
-    const struct mat *mats[2][3]; // gate, up, down: of experts, of the shared one
-    struct strip_x x, h;          // inputs for gate, then for up; hidden values as inputs
+    const struct mat *mats[2][3]; // gate, up, down of the routed experts and of the shared one
+    struct strip_x x, h;          // inputs [gate, up][places]; hidden values as inputs of down
     struct few_phase of[2];
     float *out; // [places][ldo]
-    // counted: items; items of inputs; strips of outputs; marked, a bit each: strips of h of [places][FEW_LINE]
+    // Counters: items taken, items of inputs done, strips of outputs done. made: bits of the strips
+    // of h that are stored, [places][FEW_LINE] by a lot's first place. All zero between launches.
     uint32_t *taken, *ready, *done, *made;
-    uint32_t *
-        seats; // [CUDA_SEATED][CUDA_SEATS]: one more than the block whose first warp is there, 0: none
+    uint32_t *seats; // [CUDA_SEATED][CUDA_SEATS]: 1 + block whose warp 0 sits there, 0: none
     struct cuda_alarm alarm;
     int picks, places, ldo;
-    int inputs, tasks; // items of inputs, and blocks of 128 of a warp in each
-    int rows, across;  // items of rows, and of each row
-    int room;          // bytes of a warp in shared memory
+    int inputs, tasks; // items of inputs; blocks of 128 inputs of a warp in each
+    int rows, across;  // items of rows, of all and of each row
+    int room;          // bytes of shared memory of a warp
     int turn;          // ns between the first items of two blocks of a multiprocessor
 };
 
 // ---- kinds ----------------------------------------------------------------------------------
 
-// Half of a strip's tiles for the rows of two lots: each operand is decoded once for 16 rows. Sums are
-// as many as those of a whole strip for 8 rows. Widths whose half strips begin with a word.
+// EXL3 codes of an item that has half of a strip's tiles and the rows of two lots: every fragment
+// is decoded once for up to 16 rows, with as many accumulators as a whole strip has for 8.
 template <int BITS2> struct few_half : exl3_codes<BITS2> {
-    static_assert(BITS2 % 2 == 0, "the bits of four tiles end with a word");
+    static_assert(BITS2 % 2 == 0, "a half strip begins with a word");
     using whole = exl3_codes<BITS2>;
     using piece = typename whole::piece;
     using whole::whole;
 
-    static constexpr uint32_t KIND = 1u << (23 + BITS2 / 2); // beside those of matrices
-    static constexpr int WORDS = BITS2 / 2;                  // of a lane, of a k-step of a half
+    static constexpr uint32_t KIND = 1u << (23 + BITS2 / 2); // of items; above the kinds of mat.h
+    static constexpr int WORDS = BITS2 / 2;                  // of a lane and a k-step
 
     int half;
 
-    // The half's words lie at the piece's beginning, k-step behind k-step.
+    // Loads a whole piece and moves the words of this half to its front, k-step after k-step.
     __device__ void take(const uint4 *from, piece &p) const
     {
         piece all;
@@ -67,11 +68,11 @@ template <int BITS2> struct few_half : exl3_codes<BITS2> {
             for (int i = 0; i < WORDS; i++)
                 p.word[s * WORDS + i] =
                     half ? all.word[(2 * s + 1) * WORDS + i] : all.word[2 * s * WORDS + i];
-        p.word[whole::STEPS * WORDS] = 0; // behind the last value's bits
+        p.word[whole::STEPS * WORDS] = 0; // shifted in behind the last value, unused
     }
 };
 
-// Lots of 8 rows that an item has; it has as many times less of a strip's tiles.
+// How many lots of 8 rows an item of these codes has, and how many tiles of a strip.
 template <class C> struct few_shape {
     static constexpr int LOTS = 1, TILES = C::TILES;
     static constexpr uint32_t HALF_OF = 0;
@@ -82,25 +83,25 @@ template <int BITS2> struct few_shape<few_half<BITS2>> {
     static constexpr uint32_t HALF_OF = exl3_codes<BITS2>::KIND;
 };
 
-template <class C> struct few_room; // below: of a warp
+template <class C> struct few_room; // few.cuh: shared memory of a warp
 
-// The warps' rooms, then the list's arrays. By this name, not by pointers: so the compiler knows where they lie, and loads
-// are those of shared memory.
+// A few_room of each warp, then the list's arrays. Always addressed by this name: through a pointer
+// the compiler would emit generic loads.
 extern __shared__ __align__(16) char few_memory[];
 
-// The kinds of weights that a kernel knows.
+// The kinds of weights that one instance of the kernel serves.
 template <class... C> struct few_set {
     static constexpr uint32_t KINDS = (C::KIND | ...);
-    static constexpr bool ROTATED = (C::F16 || ...); // some are
+    static constexpr bool ROTATED = (C::F16 || ...); // some are EXL3
     static constexpr bool PLAIN = ((C::KIND == bf16_codes::KIND) || ...);
     static constexpr bool STRAIGHT = ((!C::F16 && C::KIND != bf16_codes::KIND) || ...);
     static constexpr bool ALL_ROTATED = ROTATED && !PLAIN && !STRAIGHT;
-    static constexpr int OUTPUTS = ALL_ROTATED ? EXL3_BLOCK : 64; // of a strip, at least
-    // of a multiprocessor
+    static constexpr int OUTPUTS = ALL_ROTATED ? EXL3_BLOCK : 64; // of the narrowest strip
+    // Blocks a multiprocessor.
     static constexpr int BLOCKS =
         ((C::BLOCKS == 3) && ...) ? FEW_BLOCKS : 2 * STRIP_WARPS / FEW_WARPS;
 
-    // Bytes of a warp in shared memory for such weights.
+    // The largest few_room of these kinds, in bytes.
     static int room(uint32_t kinds)
     {
         int most = 0;
@@ -111,7 +112,7 @@ template <class... C> struct few_set {
         return most;
     }
 
-    // The kinds of items of two lots of weights of these kinds, of those that a kernel knows.
+    // The few_half kinds that go with these kinds of matrices; 0: there are none in this set.
     __host__ __device__ static constexpr uint32_t halves(uint32_t kinds)
     {
         uint32_t found = 0;
@@ -120,13 +121,13 @@ template <class... C> struct few_set {
         return found;
     }
 
-    // f by the codes of a kind.
+    // Calls f with the codes of a kind.
     template <class F> __device__ static inline void with(uint32_t kind, F f)
     {
         (void)((kind == C::KIND && (f.template operator()<C>(), true)) || ...);
     }
 
-    // f by some codes whose outputs lie and are made as those of a kind.
+    // Calls f with any codes that lay out and finish outputs as this kind does.
     template <class F> __device__ static inline void like(uint32_t kind, F f)
     {
         if constexpr (ROTATED)
@@ -143,7 +144,7 @@ template <class... C> struct few_set {
             f.template operator()<fp8_codes>();
     }
 
-    // The same by the sums of an item.
+    // The same for the partial sums of an item, which a few_half lays out in its own way.
     template <class F> __device__ static inline void sums(uint32_t kind, F f)
     {
         if constexpr (halves(~0u))
@@ -155,8 +156,8 @@ template <class... C> struct few_set {
     }
 };
 
-// What is asked of a matrix before its expert is taken. Read at once: a question after the other would wait for memory
-// as often as there are questions.
+// What decides whether an expert is served here. All fields are loaded before any is tested, so
+// their latencies overlap.
 struct few_type {
     uint32_t kind;
     bool there, exl3;
@@ -172,7 +173,8 @@ __device__ static inline struct few_type few_type_of(const struct mat *w)
              exl3 };
 }
 
-// expert_is_here, and not mixed; -1 is the shared one.
+// Whether this launch computes an expert (-1: the shared one): its weights are on this rank, of one
+// format, of a kind of the call.
 __device__ static inline bool few_takes(const struct moe_args &a, int expert)
 {
     struct few_type w1 = few_type_of(expert < 0 ? a.s1 : a.w1 + expert);
@@ -183,7 +185,7 @@ __device__ static inline bool few_takes(const struct moe_args &a, int expert)
            ((w1.kind & a.kinds) != 0) & ((w2.kind & a.kinds) != 0);
 }
 
-// A pick that the call was not queued for.
+// Raises the alarm for a pick out of range or of a type that the call did not announce.
 __device__ static inline void check_pick(const struct moe_args &a, int row, int expert,
                                          const struct cuda_alarm &alarm)
 {
@@ -198,7 +200,8 @@ __device__ static inline void check_pick(const struct moe_args &a, int row, int 
         alarm_set(alarm, FAULT_TYPE, 0, 0, 0, (int)a.s1->dtype, 0);
 }
 
-// All matrices' descriptions, brought near: whose are wanted is known when the kernel in front has ended.
+// Prefetches the descriptors of all matrices to L2; which ones are needed is known only when the
+// kernel in front has ended.
 __device__ static inline void few_near(const struct moe_args &a)
 {
     const struct mat *w[3] = { a.w1, a.w3, a.w2 }, *shared[3] = { a.s1, a.s3, a.s2 };
@@ -216,52 +219,53 @@ __device__ static inline void few_near(const struct moe_args &a)
 
 // ---- which block does what ------------------------------------------------------------------
 
-// The picks of a call, and lots of up to 8 rows of an expert: the shared one's first. In shared memory.
+// The call's picks, grouped into lots: up to 8 rows of one expert, the shared expert's lots first.
+// In shared memory, as are its arrays below.
 struct few_list {
     int lots;
-    int paired;          // of them: the first ones, of which two share their items
-    int gates, products; // items of gate and up; all in front of rows
-    bool shared;         // the shared expert is here
+    int paired;          // the first so many lots are pairs, whose items are few_half
+    int gates, products; // items of gate and up; items of all phases but rows
+    bool shared;         // the shared expert is computed here
 };
 
-// Its arrays: the experts of the picks;
+// [picks]: expert.
 __device__ static inline int32_t *list_id(const struct few_launch &p)
 {
     return (int32_t *)(few_memory + FEW_WARPS * p.room);
 }
 
-// of each pick, the one that begins its lot and how many of it are in front;
+// [picks]: the lot's first pick * STRIP_TOKENS + the pick's index in its lot.
 __device__ static inline uint16_t *list_of(const struct few_launch &p)
 {
     return (uint16_t *)(list_id(p) + p.picks);
 }
 
-// of a pick whose expert is here, whether it begins a lot, then which;
+// [picks]: FEW_NOBODY if the expert is not computed here; else, of a lot's first pick, lot + 2.
 __device__ static inline uint16_t *list_lot(const struct few_launch &p)
 {
     return list_of(p) + p.picks;
 }
 
-// and [lots][STRIP_TOKENS] places.
+// [lots][STRIP_TOKENS]: places, FEW_NOBODY behind the last.
 __device__ static inline uint16_t *list_member(const struct few_launch &p)
 {
     return list_lot(p) + p.picks;
 }
 
-// few_list_bytes - of a list of so many picks and lots.
+// few_list_bytes - bytes of the arrays.
 __host__ __device__ static inline int few_list_bytes(int picks, int lots)
 {
     return picks * 8 + lots * STRIP_TOKENS * 2;
 }
 
-// Lists what there is. All threads.
+// Builds the list. All threads.
 template <class SET>
 __device__ static inline void few_begin(const struct few_launch &p, struct few_list *list)
 {
     int t = (int)threadIdx.x, lane = t % CUDA_WARP, lots;
     bool shared;
 
-    for (int i = t; i <= p.picks; i += FEW_THREADS) { // one of them asks for the shared expert
+    for (int i = t; i <= p.picks; i += FEW_THREADS) { // i == picks: the shared expert
         int e = i < p.picks ? list_id(p)[i] : -1, before = 0, head = i;
         bool takes =
             (i < p.picks ? e >= 0 && e < p.a.experts : p.a.s1 != NULL) && few_takes(p.a, e);
@@ -287,7 +291,7 @@ __device__ static inline void few_begin(const struct few_launch &p, struct few_l
     __syncthreads();
     shared = list->shared;
     lots = shared ? (p.a.rows + STRIP_TOKENS - 1) / STRIP_TOKENS : 0;
-    for (int base = 0; base < p.picks; base += CUDA_WARP) { // each warp for itself, all the same
+    for (int base = 0; base < p.picks; base += CUDA_WARP) { // every warp counts all
         int i = base + lane;
         bool head = i < p.picks && list_lot(p)[i] == 1;
         unsigned set = __ballot_sync(FULL_MASK, head);
@@ -312,7 +316,7 @@ __device__ static inline void few_begin(const struct few_launch &p, struct few_l
     __syncthreads();
 }
 
-// n / d for n d < 2^32, from d's few_inverse.
+// Division by multiplication: few_over(n, d, few_inverse(d)) is n / d while n * d < 2^32.
 __host__ __device__ static inline uint32_t few_inverse(int d)
 {
     return (uint32_t)((((uint64_t)1 << 32) + (uint64_t)d - 1) / (uint64_t)d);
@@ -323,33 +327,33 @@ __device__ static inline int few_over(int n, int d, uint32_t inverse)
     return d == 1 ? n : (int)__umulhi((uint32_t)n, inverse);
 }
 
-// The pieces of a warp.
+// A warp's part of a job: pieces at .. end - 1.
 struct few_span {
     const uint4 *from; // EXL3: the strip's codes
     enum codebook book;
     int at, end;
 };
 
-// A block's own, in shared memory: decoding takes the registers.
+// An item of gate, up or down, resolved.
 struct few_job {
-    const struct mat *w; // NULL: the expert is narrower than others
+    const struct mat *w; // NULL: nothing to do, this expert has fewer strips
     uint32_t kind;
-    int down, head, expert; // -1: the shared one
-    int lots, first, half;  // first: of the list's members; half: of the strip's tiles
-    int strip, split;       // those of up behind those of gate
+    int down, head, expert; // phase; first place; -1: the shared expert
+    int lots, first, half;  // first: index of the first member; half: which tiles of the strip
+    int strip, split;       // splits of up are numbered behind those of gate
     int n;                  // rows
     int pieces;             // of a strip
     const uint4 *from;      // EXL3: the strip's codes
     enum codebook book;
 };
 
-// Where in few_memory the warp's room begins.
+// Offset of the warp's few_room in few_memory.
 __device__ static inline int few_mine(const struct few_launch &p)
 {
     return (int)(thread_here() / CUDA_WARP) * p.room;
 }
 
-// The place of row lane % (8 lots) of those from `first` on.
+// The place of row lane % (8 * lots) of the lots that begin at member `first`.
 __device__ static inline int few_pick(const struct few_launch &p, int first, int lots)
 {
     return list_member(p)[first + (int)(thread_here() % (uint32_t)(lots * STRIP_TOKENS))];
@@ -362,7 +366,7 @@ __device__ static inline const struct mat *few_mat(const struct few_launch &p, i
     return p.mats[expert < 0][which] + (expert < 0 ? 0 : expert);
 }
 
-// Which pieces of a job are those of a warp.
+// The part of a warp. Parts of a split are consecutive: strip.cuh.
 __device__ static inline struct few_span few_share(const struct few_launch &p,
                                                    const struct few_job &j, int warp)
 {
@@ -374,8 +378,8 @@ __device__ static inline struct few_span few_share(const struct few_launch &p,
              few_over(j.pieces * (part + 1), parts, f.over_parts) };
 }
 
-// What a job says of its matrix; false: its strip is none of it. The first codes of all warps are on
-// their way near.
+// Fills in what depends on the matrix and prefetches the first codes of all warps; false: the
+// matrix has no such strip.
 template <class C>
 __device__ static inline bool few_cut(const struct few_launch &p, struct few_job *j)
 {
@@ -396,7 +400,7 @@ __device__ static inline bool few_cut(const struct few_launch &p, struct few_job
     return true;
 }
 
-// The same of EXL3 of any width, and its kind: all that is asked of the matrix at once.
+// The same for EXL3 of any width, the kind too. All fields of the matrix are loaded at once.
 __device__ static inline bool few_cut_rotated(const struct few_launch &p, struct few_job *j)
 {
     const struct mat *w = j->w;
@@ -421,7 +425,7 @@ __device__ static inline bool few_cut_rotated(const struct few_launch &p, struct
     return true;
 }
 
-// Item n, of products. One warp.
+// Resolves item n, one of gate, up or down. One warp.
 template <class SET>
 __device__ static inline void few_item(const struct few_launch &p, const struct few_list &list,
                                        int n, struct few_job *to)
@@ -466,7 +470,7 @@ __device__ static inline void few_item(const struct few_launch &p, const struct 
         j.w = NULL;
     if (lane == 0)
         *to = j;
-    // Who ends the strip needs them; an item of each matrix asks.
+    // few_end needs these; one split of each matrix prefetches them.
     if (SET::ROTATED && j.w && j.split % f.splits == 0 && lane < EXL3_BLOCK / STRIP_UNIT) {
         const struct mat *w2 = few_mat(p, j.expert, 2);
         int at = j.strip * EXL3_BLOCK + lane * STRIP_UNIT;
