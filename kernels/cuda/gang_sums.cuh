@@ -1,5 +1,5 @@
 // gang_sums - what gangs of attention make of a block's keys: parts of logits, sums of values and
-// their end; a part of gang.cu.
+// their end; a part of gang.cu and gang_slices.cu.
 #ifndef TANDEM_KERNELS_CUDA_GANG_SUMS_CUH
 #define TANDEM_KERNELS_CUDA_GANG_SUMS_CUH
 
@@ -17,7 +17,8 @@ enum gang_way {
     GANG_SENT,    // to room of their own in shared memory
     GANG_CLOSE,   // to where the keys were: where a block has little shared memory
     GANG_THROUGH, // through the scratch
-    GANG_LOOSE    // the same of blocks that are no cluster
+    GANG_LOOSE,   // the same of blocks that are no cluster
+    GANG_SLICES   // not at all: blocks send logits (gang_slices.cu)
 };
 
 // What all blocks send: sums of every block's keys over this one's dimensions.
@@ -27,7 +28,7 @@ __host__ __device__ static constexpr size_t share_bytes(int dim)
 }
 
 // Keys of a block as bf16.
-__host__ __device__ static size_t key_bytes(int dim, int keys)
+__host__ __device__ static inline size_t key_bytes(int dim, int keys)
 {
     return (size_t)keys * (size_t)(dim + PAD) * sizeof(uint16_t);
 }
@@ -39,7 +40,7 @@ __host__ __device__ static constexpr size_t logit_bytes(int keys, bool tight)
 }
 
 // The heads as bf16; logits and exponentials lie in the same place afterwards.
-__host__ __device__ static size_t head_bytes(int dim, int keys, bool tight)
+__host__ __device__ static inline size_t head_bytes(int dim, int keys, bool tight)
 {
     size_t head = (size_t)TALL * (size_t)(dim + PAD) * sizeof(uint16_t);
     size_t logit = logit_bytes(keys, tight) + sizeof(uint16_t) * TALL * (size_t)(keys + PAD);
@@ -57,7 +58,8 @@ __device__ static inline size_t sums_from(int dim, int keys, bool tight)
 // lie where the heads lay.
 __host__ __device__ static constexpr bool parts_apart(int dim, enum gang_way way)
 {
-    return way == GANG_SENT && logit_bytes(GANG_KEYS, false) <= share_bytes(dim);
+    return way == GANG_SLICES ||
+           (way == GANG_SENT && logit_bytes(GANG_KEYS, false) <= share_bytes(dim));
 }
 
 __device__ static inline size_t parts_from(int dim, int keys, enum gang_way way)
@@ -66,8 +68,8 @@ __device__ static inline size_t parts_from(int dim, int keys, enum gang_way way)
 }
 
 // Of a warp, sums of each tile; a lane has two columns of two rows.
-struct gang_sums {
-    float v[GANG_TILES][4];
+template <int T> struct gang_sums {
+    float v[T][4];
 };
 
 // The warp's t-th 8 keys of `tiles`; the last ones again behind the end.
@@ -78,7 +80,7 @@ __device__ static inline int tile_of(int t, int tiles)
 
 // A warp's logits to place `part`; MORE: added to those that are there.
 template <int HEADS, int T, bool MORE>
-__device__ static inline void logits_write(const struct gang_sums &m, int keys, int part,
+__device__ static inline void logits_write(const struct gang_sums<T> &m, int keys, int part,
                                            float *logit)
 {
     int lane = (int)threadIdx.x % CUDA_WARP, warp = (int)threadIdx.x / CUDA_WARP;
@@ -102,7 +104,7 @@ __device__ static inline void logits_write(const struct gang_sums &m, int keys, 
 
 // Parts of logits, by quarters of the dimensions; GANG_CLOSE: two and two of them added.
 template <int DIM, int HEADS, int T, enum gang_way WAY>
-__device__ static inline void logits_put(const struct gang_sums &m, int keys, float *logit)
+__device__ static inline void logits_put(const struct gang_sums<T> &m, int keys, float *logit)
 {
     int quarter = (int)threadIdx.x / CUDA_WARP % QUARTERS;
 
@@ -126,9 +128,10 @@ __device__ static inline void gang_logits(const uint16_t *head, const uint16_t *
     int lane = (int)threadIdx.x % CUDA_WARP, warp = (int)threadIdx.x / CUDA_WARP;
     int k0 = warp % QUARTERS * (DIM / QUARTERS);
     const uint16_t *from = key + lane % 8 * (DIM + PAD) + k0 + lane / 8 * 8;
-    struct gang_sums m = {};
+    constexpr int STEPS = T > GANG_TILES ? 1 : DIM / QUARTERS / 32; // at a time, by registers
+    struct gang_sums<T> m = {};
 
-#pragma unroll
+#pragma unroll STEPS
     for (int k = 0; k < DIM / QUARTERS; k += 32) {
         uint32_t left[2][4];
 
@@ -149,24 +152,24 @@ __device__ static inline void gang_logits(const uint16_t *head, const uint16_t *
 }
 
 // The same for heads that are no bf16 numbers, from the heads as they came.
-template <int DIM, int HEADS, enum gang_way WAY>
+template <int DIM, int HEADS, int T, enum gang_way WAY>
 __device__ __noinline__ static void logits_of_planes(const struct attend_args &a,
                                                      const struct gang_turn &turn, int row, int h0,
-                                                     int room, int tall, int keys)
+                                                     int tall, int keys, float *parts)
 {
     extern __shared__ __align__(16) unsigned char dynamic[];
     const uint16_t *key = (const uint16_t *)dynamic;
     int lane = (int)threadIdx.x % CUDA_WARP, warp = (int)threadIdx.x / CUDA_WARP;
     int k0 = warp % QUARTERS * (DIM / QUARTERS), tile0 = warp / QUARTERS;
     const float *q = a.q + ((size_t)row * (size_t)a.heads + (size_t)h0) * DIM;
-    struct gang_sums m = {};
+    struct gang_sums<T> m = {};
 
 #pragma unroll 1
     for (int k = k0; k < k0 + DIM / QUARTERS; k += 16) {
         const struct planes p = heads_planes<DIM>(q, min(tall, a.heads - h0), turn, a.round, k);
 
 #pragma unroll
-        for (int t = 0; t < GANG_TILES; t++) {
+        for (int t = 0; t < T; t++) {
             int tile = tile0 + WARPS / QUARTERS * t;
             uint32_t b[4];
 
@@ -181,8 +184,7 @@ __device__ __noinline__ static void logits_of_planes(const struct attend_args &a
             multiply(m.v[t], p.top, b[0], b[1]);
         }
     }
-    logits_put<DIM, HEADS, GANG_TILES, WAY>(m, keys,
-                                            (float *)(dynamic + parts_from(DIM, room, WAY)));
+    logits_put<DIM, HEADS, T, WAY>(m, keys, parts);
 }
 
 // Of two pairs of columns a lane keeps one and gets what belongs beside it from its neighbour, the even lane that of the
@@ -303,18 +305,18 @@ __device__ static inline float over(float x, float y, float by)
 
 // What a block asks for before earlier kernels have ended: the lines of its parameters, each by a warp of its own instead of
 // one behind the other, and of what may still be written, for the second level of caches, where it will be.
-template <int DIM>
+template <int DIM, int BLOCKS = GANG>
 __device__ static inline void gang_ahead(const struct attend_args &a, int row, const float *q,
                                          int heads, int rank)
 {
-    int t = (int)threadIdx.x, line = t / CUDA_WARP % 4 * 8, part = (t - CUDA_WARP) * GANG + rank;
+    int t = (int)threadIdx.x, line = t / CUDA_WARP % 4 * 8, part = (t - CUDA_WARP) * BLOCKS + rank;
 
     held(((const uint64_t *)&a)[min(line, (int)(sizeof(a) / sizeof(uint64_t)) - 1)]);
     if (t < CUDA_WARP / 2 && a.more.base && t * 32 < a.topk)
         prefetch_l2(a.sel + (size_t)row * (size_t)a.topk + t * 32);
     if (t == CUDA_WARP / 2)
         prefetch_l2(a.info + row);
-    if (t / CUDA_WARP == 1 && part < heads * DIM / 32)
+    if (t >= CUDA_WARP && t < CUDA_WARP * (1 + GANG / BLOCKS) && part < heads * DIM / 32)
         prefetch_l2(q + part * 32);
 }
 
@@ -344,13 +346,13 @@ __device__ static inline float logits_take(const float *part, int ld, int mine, 
 }
 
 // The outputs of a block's share of the dimensions: what all blocks summed, over what they summed up to.
-template <int DIM, enum gang_way WAY>
+template <int DIM, enum gang_way WAY, int MINE>
 __device__ static inline void sums_end(const struct attend_args &a, const struct gang_turn &turn,
                                        float *o, int heads, int rank, const float *far,
                                        const float *sums, const float (*sum_of)[TALL])
 {
     constexpr bool FAR = WAY == GANG_THROUGH || WAY == GANG_LOOSE;
-    constexpr int MINE = DIM / GANG, WIDE = MINE + PAD;
+    constexpr int WIDE = MINE + PAD;
 
     for (int i = (int)thread_here(); i < heads * (MINE / 4); i += THREADS) {
         int c = i % (MINE / 4) * 4, h = i / (MINE / 4), col = value_of(rank * MINE + c);
