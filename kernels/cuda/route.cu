@@ -10,6 +10,7 @@
 #include "kernels/cuda/route.cuh"
 
 #define ROWS 4 // rows of a step
+#define MORE 8 // rows of a step where a call has more than ROWS
 
 // The choice alone, from logits. A block of one warp a row. Bound by latency.
 template <int OWN> __global__ static void route_rows(struct route_args a)
@@ -54,16 +55,25 @@ struct choice {
     alignas(16) float sorted[CHOICES_MAX];
 };
 
-struct route_room {
+// R: rows of a step.
+template <int R> struct route_room {
     union {
-        alignas(16) float x[2][ROWS][SHARE];
-        struct bid list[ROOM]; // once the rows are not needed any more
+        alignas(16) float x[2][R][SHARE];
+        struct { // once the rows are not needed any more
+            struct bid list[ROOM];
+            struct choice choice[R > ROWS ? WARPS : 0];
+        };
     };
-    alignas(16) float warp[WARPS][ROWS][MAT_TILE];
+    alignas(16) float warp[WARPS][R][MAT_TILE];
     alignas(16) float got[FEW + SHARES_MAX]
                          [MAT_TILE]; // [row of the block][share] sums that other blocks send
     uint64_t come[FEW];              // a barrier for each of these rows
-    struct choice choice[WARPS];
+    struct choice early[R > ROWS ? 0 : WARPS];
+
+    __device__ struct choice &choice_of(int warp)
+    {
+        return R > ROWS ? choice[warp] : early[warp];
+    }
 };
 
 // Request the block's share of `rows` rows from r0 on, zeros past the last input.
@@ -239,15 +249,24 @@ __device__ static void row_end(const struct route_args &a, size_t r, const struc
     __syncwarp();
 }
 
+// A warp: leave all entries unused.
+__device__ static inline void choice_clear(struct choice &choice)
+{
+    for (int i = (int)threadIdx.x % CUDA_WARP; i < CHOICES_MAX; i += CUDA_WARP) {
+        choice.id[i] = INT32_MAX;
+        choice.sorted[i] = 0;
+    }
+}
+
 // Blocks in x are the shares of a cluster, in y tiles. Threads have weights as gate_load says,
-// requested before dependency_settle; rows come ROWS at a time by cp.async, double-buffered. Bound
+// requested before dependency_settle; rows come R at a time by cp.async, double-buffered. Bound
 // by latency.
-template <enum dtype D, int PER>
+template <enum dtype D, int PER, int R>
 __global__ static void __launch_bounds__(THREADS, 3)
     route_gang(const __grid_constant__ route_args a, const __grid_constant__ mat gate,
                struct bid *lists, uint32_t *tickets)
 {
-    __shared__ struct route_room m;
+    __shared__ struct route_room<R> m;
     int t = (int)threadIdx.x, lane = t % CUDA_WARP, warp = t / CUDA_WARP;
     int share = (int)blockIdx.x, tile = (int)blockIdx.y, k0 = share * SHARE, cols = gate.cols;
     int shares = (int)gridDim.x, tiles = (int)gridDim.y, e = tile * MAT_TILE + lane % MAT_TILE;
@@ -260,10 +279,8 @@ __global__ static void __launch_bounds__(THREADS, 3)
     gate_load<D>(gate, tile, k0, stored);
     if (e < a.experts)
         bias = a.bias[e];
-    for (int i = lane; i < CHOICES_MAX; i += CUDA_WARP) {
-        m.choice[warp].id[i] = INT32_MAX;
-        m.choice[warp].sorted[i] = 0;
-    }
+    if (R == ROWS)
+        choice_clear(m.choice_of(warp));
     if (t == 0) {
         for (int i = 0; share + i * shares < a.rows; i++) {
             barrier_init(&m.come[i], 1);
@@ -274,18 +291,33 @@ __global__ static void __launch_bounds__(THREADS, 3)
     __syncwarp();
     gang_begin(); // a block's shared memory may be written only once the block has started
     dependency_settle();
-    rows_fetch(a, 0, min(ROWS, a.rows), k0, cols, m.x[0]);
+    rows_fetch(a, 0, min(R, a.rows), k0, cols, m.x[0]);
 #pragma unroll
     for (int i = 0; i < STEPS; i++)
         w[i] = four_values<D>(stored[i]);
 #pragma unroll 1
-    for (int r0 = 0, turn = 0; r0 < a.rows; r0 += ROWS, turn ^= 1) {
-        int rows = min(ROWS, a.rows - r0);
+    for (int r0 = 0, turn = 0; r0 < a.rows; r0 += R, turn ^= 1) {
+        int rows = min(R, a.rows - r0);
 
-        rows_fetch(a, r0 + ROWS, min(ROWS, a.rows - r0 - ROWS), k0, cols, m.x[turn ^ 1]);
+        rows_fetch(a, r0 + R, min(R, a.rows - r0 - R), k0, cols, m.x[turn ^ 1]);
         copy_wait<1>();
         __syncthreads();
         int r = 0;
+#pragma unroll 1
+        for (; R > ROWS && r + 3 < rows; r += 4) {
+            float s[2][8] = {};
+
+#pragma unroll
+            for (int i = 0; i < STEPS; i++)
+#pragma unroll
+                for (int j = 0; j < 4; j++)
+                    row_add(w[i], m.x[turn][r + j][(i * WARPS + warp) * 8 + lane / 4],
+                            s[j / 2] + j % 2 * 4);
+#pragma unroll
+            for (int j = 0; j < 2; j++)
+                m.warp[warp][r + 2 * j + lane / 4 % 2]
+                      [lane % 4 * 4 + lane / 8 % 2 * 2 + lane / 16] = lanes_fold(s[j]);
+        }
 #pragma unroll 1
         for (; r + 1 < rows; r += 2) {
             float s[8] = {};
@@ -313,7 +345,7 @@ __global__ static void __launch_bounds__(THREADS, 3)
             if (lane < 4)
                 *(float4 *)&m.warp[warp][r][lane * 4] = make_float4(s[0], s[1], s[2], s[3]);
         }
-        if (r0 + ROWS >= a.rows)
+        if (r0 + R >= a.rows)
             dependency_next(); // not earlier: the experts' blocks would take others' places
         __syncthreads();
         if (r0 == 0)
@@ -337,7 +369,7 @@ __global__ static void __launch_bounds__(THREADS, 3)
                 peer_send(&m.got[of * shares + share][at], sum, &m.come[of], to);
             else // a launch without clusters
                 *(float4 *)&m.got[of][at] = sum;
-            to += ROWS;
+            to += R;
         }
     }
     if (shares == 1)
@@ -346,18 +378,23 @@ __global__ static void __launch_bounds__(THREADS, 3)
         int r = share + of * shares;
         struct bid *list = lists + (size_t)r * (size_t)(tiles * each);
 
+        if (R > ROWS)
+            choice_clear(m.choice_of(warp));
         if (shares > 1)
             barrier_wait(&m.come[of], 0);
         tile_end(a, &m.got[of * shares], shares, (size_t)r, e, bias, list + tile);
         row_end<PER>(a, (size_t)r, list, tickets + r, m.list + warp * tiles * each,
-                     &m.choice[warp]);
+                     &m.choice_of(warp));
     }
 }
 
 template <enum dtype D>
 static void gang_launch(struct queue *q, const struct route_args *a, int shares, int tiles)
 {
-    launch_cluster(q, tiles <= CUDA_WARP ? route_gang<D, 1> : route_gang<D, 2>, (unsigned)shares,
+    auto narrow = a->rows > ROWS ? route_gang<D, 1, MORE> : route_gang<D, 1, ROWS>;
+    auto wide = a->rows > ROWS ? route_gang<D, 2, MORE> : route_gang<D, 2, ROWS>;
+
+    launch_cluster(q, tiles <= CUDA_WARP ? narrow : wide, (unsigned)shares,
                    dim3((unsigned)shares, (unsigned)tiles), THREADS, 0, *a, *a->gate,
                    (struct bid *)cuda_lane(q)->scratch, cuda_lane(q)->tickets);
 }
