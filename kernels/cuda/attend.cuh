@@ -1,5 +1,5 @@
-// attend - the keys of a row: the window in ascending position, then the selected rows in the order of
-// sel. The list depends on the row alone, so its pieces do too.
+// attend - the keys of a row: the window in ascending position, then the selected rows in the order
+// of sel. The list depends on the row alone, so the way it is split does too.
 #ifndef TANDEM_KERNELS_CUDA_ATTEND_CUH
 #define TANDEM_KERNELS_CUDA_ATTEND_CUH
 
@@ -26,8 +26,8 @@ __device__ static inline struct span window_of(const struct attend_args &a, int 
     return s;
 }
 
-// attend_by_gang - gang.cu: on matrix units, where the states are quantised; false: it cannot. `keys`
-// is the most a row can have.
+// attend_by_gang - gang.cu: on matrix units, for quantised states; false: it cannot. keys: the most
+// that a row can have.
 bool attend_by_gang(struct queue *q, const struct attend_args *a, int keys);
 
 // attend_by_slices - gang_slices.cu: the same by other gangs, where those of gang.cu have no

@@ -1,20 +1,22 @@
 // gang.cu owns attention on matrix units, where both states are quantised.
 //
-// Values of quantised rows are bf16 numbers, so products with them are exact once the other side is
-// taken apart into bf16 planes. A gang of blocks (a cluster) has a row and TALL heads; each block
-// decodes its share of the keys once and keeps it for both products. Blocks wait for each other twice: for
-// the largest logit, and for the sums, of which each block gets those of its share of the dimensions sent. How
-// keys are dealt out depends on the number of keys of the row alone, and shares are added in order; how many heads
-// a gang has changes nothing in any of them. Where a block has little shared memory (GANG_CLOSE), logits and sums lie closer;
-// they are the same ones. Clusters do not fit everywhere on a device; where they would come in turns a gang is eight blocks that
-// meet in memory (GANG_LOOSE), and adds up the same sums.
+// Quantised rows decode to exact bf16 numbers, so products with them are exact once the other
+// operand is split into bf16 planes. A gang, a cluster of GANG blocks, has one row and up to TALL
+// heads; a block decodes its share of the keys once and uses it for both products. Blocks
+// synchronise twice: for the largest logit of a head, and for the sums, of which a block receives
+// those of its share of the dimensions. The split of the keys depends on the number of keys of the
+// row alone, and shares are added in order, so a row's bits do not depend on the number of heads of
+// a gang, nor on how sums are exchanged. Where a block has little shared memory, logits and sums
+// reuse the memory of others (GANG_CLOSE). Where the clusters of a launch would not all be resident
+// at once, a gang may be eight independent blocks that exchange through global memory (GANG_LOOSE),
+// or take gang_slices.cu's way.
 #include "kernels/cuda/gang_sums.cuh"
 
 extern "C" {
 #include "src/base/log.h"
 }
 
-// A gang a row and `tall` heads. Bound by the time of its steps, not by bytes or products.
+// A gang has a row and `tall` heads. Bound by the latency of its steps, not by bytes or products.
 template <int DIM, int HEADS, enum gang_way WAY>
 __global__ static void __launch_bounds__(THREADS, DIM == 128 ? 1 : 2)
     attend_gang(const __grid_constant__ attend_args a, int room, int tall, struct gang_loose loose)
@@ -30,8 +32,9 @@ __global__ static void __launch_bounds__(THREADS, DIM == 128 ? 1 : 2)
     constexpr int MINE = DIM / GANG, WIDE = MINE + PAD; // dimensions that a block finishes
     constexpr int OWN = GANG_KEYS / CUDA_WARP;          // keys of a lane
     constexpr bool BULK = DIM == 512;                   // rows are pieces of 16 bytes
-    // `begun` is counted before dependency_wait: a launch lets the next one in when all its blocks have come to that, each
-    // with its place, so the count is 0 again. A dependency_next in front of this line would mix the places of two.
+    // begun is counted before dependency_wait: the next launch starts only when all blocks of this
+    // one are there, each with its place, so the count is 0 again. A dependency_next before this
+    // line would mix the places of two launches.
     uint32_t at_place = LOOSE ? loose_place(loose, &place) : blockIdx.x;
     int rank = (int)(at_place % GANG), gang = LOOSE ? (int)(at_place / GANG) : 0;
     int row = LOOSE ? gang / (int)gridDim.y : (int)blockIdx.z;
@@ -61,7 +64,7 @@ __global__ static void __launch_bounds__(THREADS, DIM == 128 ? 1 : 2)
         barrier_expect(&sums_come, GANG * heads * (int)sizeof(float) * (1 + (FAR ? 0 : MINE)));
     }
     if (!LOOSE)
-        gang_begin(); // memory of a block that has not begun is nobody's
+        gang_begin(); // a block's shared memory may be written only once the block has started
     freq = a.freq && t < a.dims / 2 ? a.freq[t] : 0; // weights
     sink = t < heads ? a.sink[h0 + t] : 0;
     dependency_wait();
@@ -97,7 +100,7 @@ __global__ static void __launch_bounds__(THREADS, DIM == 128 ? 1 : 2)
     __syncthreads();
     heads_put<DIM, HEADS>(head, turn, a.round, heads, head_at, rest);
     if (!LOOSE)
-        gang_wait(); // all blocks have begun
+        gang_wait(); // all blocks have started
     if constexpr (BULK) {
         barrier_wait(&keys_come, 0);
         keys_decode_whole<DIM>(w.win - from, mine, keys, key);
@@ -117,7 +120,7 @@ __global__ static void __launch_bounds__(THREADS, DIM == 128 ? 1 : 2)
     __syncthreads();
     lane = (int)(thread_here() % CUDA_WARP);
     h = (int)(thread_here() / CUDA_WARP);
-    if (LOOSE) { // not kept in registers all the way
+    if (LOOSE) { // read again, to save registers
         gang = (int)(place / GANG);
         rank = (int)(place % GANG);
     }
@@ -142,7 +145,7 @@ __global__ static void __launch_bounds__(THREADS, DIM == 128 ? 1 : 2)
         }
     }
 #pragma unroll
-    for (int i = 0; i < OWN; i++) { // 0 behind the keys
+    for (int i = 0; i < OWN; i++) { // 0 past the last key
         int j = lane + i * CUDA_WARP;
         float e = expf(l[i] - most);
 
@@ -153,7 +156,7 @@ __global__ static void __launch_bounds__(THREADS, DIM == 128 ? 1 : 2)
         if (h < HEADS && j < keys && a.round != ROUND_BF16)
             logit[h * ld + j] = e;
     }
-    __syncthreads(); // nobody's values wait for sums
+    __syncthreads(); // before the sums below, which the values need not wait for
     sum = warp_sum(sum);
     if (rank == 0 && h < heads)
         sum += expf(sink_of[h] - most);
@@ -183,13 +186,13 @@ static constexpr bool may_be_tight(int dim)
     return dim > 128;
 }
 
-// Gangs that are no clusters: of many keys, where two blocks fit.
+// Gangs without clusters: for many keys, where two blocks fit a multiprocessor.
 static constexpr bool may_be_loose(int dim)
 {
     return dim == 512;
 }
 
-// That way where there are such kernels.
+// The way that a head size has a kernel for.
 static constexpr enum gang_way way_of(int dim, enum gang_way way)
 {
     return way == GANG_CLOSE && !may_be_tight(dim)   ? GANG_SENT
@@ -197,13 +200,13 @@ static constexpr enum gang_way way_of(int dim, enum gang_way way)
                                                      : way;
 }
 
-// Heads of a gang where there are few of them.
+// Heads of a gang where gangs are few.
 static constexpr int flat_of(int dim)
 {
     return dim == 512 ? FLAT : TALL;
 }
 
-// What a block needs.
+// Dynamic shared memory of a block.
 static size_t room_bytes(int dim, int keys, enum gang_way way)
 {
     size_t share = share_bytes(dim);
@@ -236,7 +239,7 @@ static void gang_launch(struct queue *q, const struct attend_args *a, int room, 
                    room_bytes(DIM, room, way), *a, room, tall, l);
 }
 
-// Rows of a state begin where words of `align` bytes do.
+// Whether all rows of a state are aligned to `align` bytes.
 static bool aligned(const struct state_view &v, size_t align)
 {
     return ((uintptr_t)v.base | v.slot_stride | v.row_bytes) % align == 0;
@@ -264,7 +267,7 @@ bool attend_by_gang(struct queue *q, const struct attend_args *a, int keys)
     size_t share = share_bytes(a->dim) * gang_blocks(a, tall);
     bool through = share <= (size_t)d->base.workers * sizeof(float) *
                                 attend_scratch(a->dim, a->span, a->block, a->topk);
-    // by what any number of rows may need: the others do not choose a row's kernel, and have the same bits
+    // shared memory for the most keys a row may have; all ways give the same bits
     bool tight = may_be_tight(a->dim) &&
                  (wide > most || (!through && !two_fit(d, wide) && two_fit(d, close)));
     size_t shared = tight ? close : wide;
@@ -290,7 +293,7 @@ bool attend_by_gang(struct queue *q, const struct attend_args *a, int keys)
     if (way == GANG_THROUGH &&
         attend_by_slices(q, a, room, gang_blocks(a, tall) > GANG * (unsigned)d->gangs))
         return true;
-    // all blocks find room, but not as clusters: the last of these would begin when the first have ended
+    // all blocks can be resident at once, but not as clusters, whose last would wait for the first
     if (may_be_loose(a->dim) && way == GANG_THROUGH &&
         gang_blocks(a, tall) > GANG * (unsigned)d->gangs &&
         gang_blocks(a, tall) <= 2 * (unsigned)d->sms &&
@@ -320,7 +323,7 @@ template <int DIM> static cudaError_t gang_room(int shared_max)
     return e;
 }
 
-// How many gangs of blocks of so many bytes are clusters at once.
+// How many clusters of blocks with so much shared memory can be resident at once.
 static int gangs_of(size_t bytes)
 {
     cudaLaunchAttribute attr = {};

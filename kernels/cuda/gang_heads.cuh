@@ -1,28 +1,28 @@
-// gang_heads - the heads of a block of attend_gang: fetched while keys are looked for, turned by their row's position, kept
-// as bf16 in shared memory and loaded as left operands; a part of gang.cu.
+// gang_heads - the heads of a block of attention: loaded early, rotated by their row's position,
+// kept as bf16 in shared memory and loaded as left operands.
 #ifndef TANDEM_KERNELS_CUDA_GANG_HEADS_CUH
 #define TANDEM_KERNELS_CUDA_GANG_HEADS_CUH
 
 #include "kernels/cuda/gang_keys.cuh"
 #include "kernels/cuda/turn.cuh"
 
-#define FLAT 8       // heads where there is room for more gangs than with TALL
-#define PAIRS_MAX 32 // that turn by position
+#define FLAT 8       // heads of a gang where the device has room for twice as many gangs
+#define PAIRS_MAX 32 // rotated pairs of a head
 
-// Rows of keys and heads have of each eight values the j-th beside the (j + 4)-th, as codes are decoded; so have
-// columns of the sums until the end.
+// Keys and heads have the j-th of each eight values next to the (j + 4)-th, as decoding leaves
+// them, and so have the columns of sums until the outputs are stored.
 __device__ static inline int value_of(int column)
 {
     return column / 8 * 8 + column % 2 * 4 + column % 8 / 2;
 }
 
-// Values from `begin` on are turned by their row's position: pairs of neighbours.
+// Pairs of neighbouring values from `begin` on are rotated by their row's position.
 struct gang_turn {
     alignas(16) float2 pair[PAIRS_MAX];
     int begin;
 };
 
-// The heads' values of a thread, eight and eight, on their way while keys are looked for.
+// A thread's values of the heads, in eights, loaded while keys are located.
 template <int DIM, int HEADS> struct gang_heads {
     static constexpr int EIGHTS = HEADS * DIM / 8 < THREADS ? 1 : HEADS * DIM / 8 / THREADS;
     float4 v[EIGHTS][2];
@@ -44,7 +44,7 @@ __device__ static inline struct gang_heads<DIM, HEADS> heads_fetch(const float *
     return g;
 }
 
-// Two values as bf16, x in the low half; what is left out is in `rest`.
+// Two values truncated to bf16, x in the low half; the bits cut off are added to `rest`.
 __device__ static inline uint32_t
 pair_cut(float x, float y, uint32_t &rest)
 {
@@ -52,7 +52,7 @@ pair_cut(float x, float y, uint32_t &rest)
     return __byte_perm(f32_bits(x), f32_bits(y), 0x7632);
 }
 
-// Four values from a multiple of four on, as `begin` is one.
+// Rotate four values; at and turn.begin are multiples of four.
 __device__ static inline void four_turn(const struct gang_turn &turn, int at, enum round round,
                                         float4 &v)
 {
@@ -64,7 +64,7 @@ __device__ static inline void four_turn(const struct gang_turn &turn, int at, en
         v = make_float4(x.x, x.y, y.x, y.y);
 }
 
-// Turned, as bf16, to [HEADS][DIM + PAD]; zeros behind the `heads` that there are.
+// Store the heads, rotated, as bf16 [HEADS][DIM + PAD]; rows from `heads` on are zeros.
 template <int DIM, int HEADS>
 __device__ static inline void heads_put(struct gang_heads<DIM, HEADS> &g,
                                         const struct gang_turn &turn, enum round round, int heads,
@@ -94,7 +94,7 @@ __device__ static inline void left_load(uint32_t (&left)[4], const uint16_t *row
     matrices_load(left, row + lane % 16 * ld + k + lane / 16 * 8);
 }
 
-// Those of columns k .. k + 15 and k + 16 .. k + 31 of FLAT rows; the other rows are zeros.
+// Left operands of columns k .. k + 15 and k + 16 .. k + 31 of FLAT rows; the other rows are zeros.
 __device__ static inline void flat_load(uint32_t (&left)[2][4], const uint16_t *row, int ld, int k)
 {
     int lane = (int)threadIdx.x % CUDA_WARP;
@@ -109,7 +109,7 @@ __device__ static inline void flat_load(uint32_t (&left)[2][4], const uint16_t *
     }
 }
 
-// Value d of a head as it is turned.
+// Value d of a head, rotated.
 __device__ static float head_value(const float *q, const struct gang_turn &turn, enum round round,
                                    int d)
 {
@@ -121,7 +121,7 @@ __device__ static float head_value(const float *q, const struct gang_turn &turn,
     return d % 2 ? v.y : v.x;
 }
 
-// The same in planes, from the heads as they came.
+// The left operand in planes, from the f32 heads.
 template <int DIM>
 __device__ static inline struct planes
 heads_planes(const float *q, int heads, const struct gang_turn &turn, enum round round, int k)

@@ -1,24 +1,24 @@
-// gang_keys - the keys of a block of attend_gang: which rows of the states they are, fetched into shared memory as they
-// are stored, and decoded to bf16 there, a row of DIM + PAD values each.
+// gang_keys - the keys of a block of attention: located in the states, copied to shared memory as
+// they are stored, and decoded there to bf16, DIM + PAD values a key.
 #ifndef TANDEM_KERNELS_CUDA_GANG_KEYS_CUH
 #define TANDEM_KERNELS_CUDA_GANG_KEYS_CUH
 
 #include "kernels/cuda/attend.cuh"
 #include "kernels/cuda/matrix.cuh"
 
-#define GANG 8   // blocks that share out the keys of a row
+#define GANG 8   // parts that the keys of a row are split into, mostly a block each
 #define TALL 16  // heads: rows of an instruction
 #define WARPS 16 // of a block
 #define THREADS (WARPS * CUDA_WARP)
-#define PAD 8        // values behind a row in shared memory, so that neighbours lie in other banks
-#define GANG_AHEAD 5 // keys of a warp that are looked for together
+#define PAD 8        // unused values after a row in shared memory: neighbours lie in other banks
+#define GANG_AHEAD 5 // keys that a warp locates together
 
 struct gang_row {
-    int slot, first, win, n; // of the window the first one's row and how many; all keys
+    int slot, first, win, n; // row of the window's first key, keys of the window, all keys
     const int32_t *sel;
 };
 
-// Which row of its state key j of the list is, -1 behind its end. Only the window is a ring.
+// The row of its state that key j of the list is, -1 past the last. Only the window is a ring.
 __device__ static inline int row_of(const struct attend_args &a, const struct gang_row &w, int j)
 {
     int r = w.first + j;
@@ -28,8 +28,8 @@ __device__ static inline int row_of(const struct attend_args &a, const struct ga
     return j >= w.win ? w.sel[j - w.win] : r < a.win.cap ? r : r - a.win.cap;
 }
 
-// A key as it is stored lies in the second half of its own place until its warp decodes it: a thread has
-// pieces of 16 values, PIECES threads a key.
+// Until its warp decodes it, a stored key lies in the second half of the memory of its values. A
+// thread has pieces of 16 values, PIECES threads a key.
 template <int DIM> struct gang_piece {
     static constexpr int PIECES = DIM / 16;
     int key, piece;
@@ -43,7 +43,7 @@ template <int DIM> struct gang_piece {
     }
 };
 
-// Keys of the list from `from` on, on their way.
+// Request the keys of the list from `from` on.
 template <int DIM>
 __device__ static inline void keys_fetch(const struct attend_args &a, const struct gang_row &w,
                                          int from, int mine, int i0, uint16_t *keys)
@@ -83,7 +83,7 @@ __device__ static inline void keys_fetch(const struct attend_args &a, const stru
     }
 }
 
-// The same of rows that are pieces of 16 bytes, a thread each of one; `come` counts them.
+// The same for rows that are multiples of 16 bytes: a bulk copy a key, counted by barrier `come`.
 template <int DIM>
 __device__ static inline void keys_bring(const struct attend_args &a, const struct gang_row &w,
                                          int from, int mine, uint16_t *keys, uint64_t *come)
@@ -105,7 +105,7 @@ __device__ static inline void keys_bring(const struct attend_args &a, const stru
         bulk_bring(to, a.more.base + slot * a.more.slot_stride + row * a.more.row_bytes, FAR, come);
 }
 
-// What a thread has of a key as it is stored.
+// A thread's piece of a stored key.
 struct gang_stored {
     uint4 code;
     uint32_t scale;
@@ -129,8 +129,8 @@ __device__ static inline struct gang_stored stored_load(const struct gang_piece<
     return s;
 }
 
-// As bf16; zeros behind the end. The first `win` keys are rows of the window. A warp has whole keys, and the next one's
-// codes before it writes this one's values.
+// Decode to bf16; zeros past the last key. The first `win` keys are rows of the window. A warp has
+// whole keys and reads the codes of the next one before it writes the values of this one.
 template <int DIM>
 __device__ static inline void keys_decode(int win, int mine, int keys, uint16_t *at)
 {
@@ -141,7 +141,7 @@ __device__ static inline void keys_decode(int win, int mine, int keys, uint16_t 
         const struct gang_piece<DIM> p(at, i);
         uint32_t out[2][4] = {}, by, c = (uint32_t)p.piece;
 
-        if (p.key >= keys) // so is the whole warp
+        if (p.key >= keys) // the same for the whole warp
             break;
         next = stored_load<DIM>({ at, i + 1 }, win, mine);
         if (p.key < mine && p.key < win) {
@@ -157,7 +157,7 @@ __device__ static inline void keys_decode(int win, int mine, int keys, uint16_t 
         __syncwarp();
 #pragma unroll
         for (int k = 0; k < 2;
-             k++) { // of eight lanes four begin with the other half: no bank twice
+             k++) { // four lanes of eight begin with the other half: no bank conflict
             bool other = (c >> 2 & 1) != (uint32_t)k;
             uint4 v = make_uint4(other ? out[1][0] : out[0][0], other ? out[1][1] : out[0][1],
                                  other ? out[1][2] : out[0][2], other ? out[1][3] : out[0][3]);
@@ -168,9 +168,9 @@ __device__ static inline void keys_decode(int win, int mine, int keys, uint16_t 
     }
 }
 
-// The same where a lane has 16 values of each key of its warp; of eight lanes four store their other half first. Mostly no
-// scale of a key is so large (2^7, 2) that what its codes have to be multiplied by would be no number: then they are
-// multiplied once. Bound by the unit of masks and shifts, a sixth of what a call takes.
+// The same where a lane has 16 values of each key of its warp; four lanes of eight store their
+// other half first. Unless a scale is above 2^7 (window) or 2, its product with the codes' own
+// power of two is finite, and codes are multiplied once. Bound by the unit of masks and shifts.
 template <int DIM>
 __device__ static inline void keys_decode_whole(int win, int mine, int keys, uint16_t *at)
 {
@@ -238,7 +238,7 @@ __device__ static inline void keys_decode_whole(int win, int mine, int keys, uin
         *(uint4 *)(place + first) = make_uint4(v[0], v[1], v[2], v[3]);
         *(uint4 *)(place + last) = make_uint4(w[0], w[1], w[2], w[3]);
     }
-    if (key < keys) { // once at most
+    if (key < keys) { // at most once
         *(uint4 *)(place + first) = make_uint4(0, 0, 0, 0);
         *(uint4 *)(place + last) = make_uint4(0, 0, 0, 0);
     }

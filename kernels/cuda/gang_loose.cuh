@@ -1,27 +1,29 @@
-// gang_loose - gangs whose blocks are no cluster and meet in memory; a part of gang.cu.
+// gang_loose - gangs whose blocks are not a cluster and synchronise through global memory.
 #ifndef TANDEM_KERNELS_CUDA_GANG_LOOSE_CUH
 #define TANDEM_KERNELS_CUDA_GANG_LOOSE_CUH
 
 #include "kernels/cuda/gang_keys.cuh"
 
-// Of gangs that are no clusters, in memory and zero between launches: which block of all is the next to begin; of each
-// gang the largest logits, [GANG][TALL], each below a half that says that it is there; and how many have stored their sums,
-// a line each.
+// In global memory, zero between launches: how many blocks have begun; for each gang, a cache
+// line apart, how many blocks have stored what others read; and its largest logits, [GANG][TALL],
+// each the lower half of a word whose upper half says that it is valid.
 struct gang_loose {
     uint32_t *begun, *stored;
     uint64_t *most;
 };
 
-#define LOOSE_NAP 20   // ns between two looks at what others count
+#define LOOSE_NAP 20   // ns between two reads of a count
 #define LOOSE_LINE 32  // words from one gang's count to the next
-#define LOOSE_GANGS 64 // of a launch, at most
+#define LOOSE_GANGS 64 // gangs of a launch, at most
 #define LOOSE_THERE ((uint64_t)1 << 32)
 
-// Which block this is: places are dealt out as blocks begin. So of one gang at most not all blocks have begun, and they are
-// the next ones to: those of every other gang need nothing more, end, and leave room. Nobody waits for ever, in whatever
-// order blocks come in and whatever else runs that ends without them; that all of them find room at once is only for speed.
-// Other such launches end without them too unless so many have begun in part that the blocks that wait, GANG - 1 of each,
-// take all room of the device: 38 on one of 264 places.
+// Which block this is: blocks get their places in the order in which they begin. So at most one
+// gang is incomplete at any time, and the next blocks to begin complete it; those of all other
+// gangs need nothing more, end, and make room. Nobody waits for ever, whatever order blocks begin
+// in and whatever else runs, as long as that ends by itself; that all blocks are resident at once
+// is only for speed. Several such launches could block each other only if the waiting blocks of
+// their incomplete gangs, at most GANG - 1 of each, filled the device: 38 launches on one with
+// 264 places, 19 on one with 132.
 __device__ static inline uint32_t loose_place(const struct gang_loose &l, uint32_t *place)
 {
     if (threadIdx.x == 0)
@@ -30,7 +32,7 @@ __device__ static inline uint32_t loose_place(const struct gang_loose &l, uint32
     return *place;
 }
 
-// The largest of all blocks' logits of head h, by a warp whose block has `most`.
+// The largest logit of head h in the gang; `most` is that of this block. A warp.
 __device__ static inline float loose_most(uint64_t *at, int rank, int h, float most)
 {
     int lane = (int)threadIdx.x % CUDA_WARP;
@@ -50,7 +52,7 @@ __device__ static inline float loose_most(uint64_t *at, int rank, int h, float m
     return warp_max(most);
 }
 
-// What all blocks of the gang stored is seen by all of them; then nothing of the gang is left that is not zero.
+// A barrier of the gang: stores of all its blocks are visible to all; leaves its words zero again.
 __device__ static inline void loose_meet(uint32_t *stored, uint64_t *most)
 {
     __syncthreads();

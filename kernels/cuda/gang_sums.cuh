@@ -1,5 +1,5 @@
-// gang_sums - what gangs of attention make of a block's keys: parts of logits, sums of values and
-// their end; a part of gang.cu and gang_slices.cu.
+// gang_sums - what a block of attention computes from its keys: logits, sums of values, outputs.
+// Used by gang.cu and gang_slices.cu.
 #ifndef TANDEM_KERNELS_CUDA_GANG_SUMS_CUH
 #define TANDEM_KERNELS_CUDA_GANG_SUMS_CUH
 
@@ -12,16 +12,16 @@
 #define SHARED_STATIC 1536 // more than the kernel declares beside its dynamic memory
 #define SHARED_KEPT 1024   // of each block by the device itself
 
-// How the sums of a gang come to the blocks that add them.
+// How the partial sums of a gang reach the blocks that add them.
 enum gang_way {
-    GANG_SENT,    // to room of their own in shared memory
-    GANG_CLOSE,   // to where the keys were: where a block has little shared memory
-    GANG_THROUGH, // through the scratch
-    GANG_LOOSE,   // the same of blocks that are no cluster
-    GANG_SLICES   // not at all: blocks send logits (gang_slices.cu)
+    GANG_SENT,    // into shared memory reserved for them
+    GANG_CLOSE,   // into the memory of the keys, where a block has little shared memory
+    GANG_THROUGH, // through scratch in global memory
+    GANG_LOOSE,   // the same, without clusters
+    GANG_SLICES   // not at all: blocks exchange exponentials (gang_slices.cu)
 };
 
-// What all blocks send: sums of every block's keys over this one's dimensions.
+// What a block receives: every block's partial sums of this one's dimensions.
 __host__ __device__ static constexpr size_t share_bytes(int dim)
 {
     return (size_t)GANG * TALL * (size_t)(dim / GANG + PAD) * sizeof(float);
@@ -33,13 +33,13 @@ __host__ __device__ static inline size_t key_bytes(int dim, int keys)
     return (size_t)keys * (size_t)(dim + PAD) * sizeof(uint16_t);
 }
 
-// The parts of logits; behind them lie exponentials as bf16.
+// The partial logits; exponentials as bf16 lie behind them.
 __host__ __device__ static constexpr size_t logit_bytes(int keys, bool tight)
 {
     return (size_t)(tight ? QUARTERS / 2 : QUARTERS) * sizeof(float) * TALL * (size_t)(keys + PAD);
 }
 
-// The heads as bf16; logits and exponentials lie in the same place afterwards.
+// The heads as bf16; logits and exponentials reuse the memory.
 __host__ __device__ static inline size_t head_bytes(int dim, int keys, bool tight)
 {
     size_t head = (size_t)TALL * (size_t)(dim + PAD) * sizeof(uint16_t);
@@ -48,14 +48,14 @@ __host__ __device__ static inline size_t head_bytes(int dim, int keys, bool tigh
     return head > logit ? head : logit;
 }
 
-// Where in a block's memory the sums lie that are sent to it: where its keys were if that is `tight`.
+// Where in a block's shared memory the received sums lie; tight: where the keys were.
 __device__ static inline size_t sums_from(int dim, int keys, bool tight)
 {
     return tight ? 0 : key_bytes(dim, keys) + head_bytes(dim, keys, tight);
 }
 
-// Whether parts of logits lie where sums are sent, which no block does before it has this one's largest logits; else they
-// lie where the heads lay.
+// Whether partial logits have memory apart from the heads: that of the received sums, which no
+// block sends before it has this one's largest logits. Else they reuse that of the heads.
 __host__ __device__ static constexpr bool parts_apart(int dim, enum gang_way way)
 {
     return way == GANG_SLICES ||
@@ -67,18 +67,18 @@ __device__ static inline size_t parts_from(int dim, int keys, enum gang_way way)
     return parts_apart(dim, way) ? sums_from(dim, keys, false) : key_bytes(dim, keys);
 }
 
-// Of a warp, sums of each tile; a lane has two columns of two rows.
+// A warp's sums of T tiles; a lane has two columns of two rows of each.
 template <int T> struct gang_sums {
     float v[T][4];
 };
 
-// The warp's t-th 8 keys of `tiles`; the last ones again behind the end.
+// The warp's t-th tile of 8 keys; past the last tile the last one again.
 __device__ static inline int tile_of(int t, int tiles)
 {
     return min((int)threadIdx.x / CUDA_WARP / QUARTERS + WARPS / QUARTERS * t, max(tiles, 1) - 1);
 }
 
-// A warp's logits to place `part`; MORE: added to those that are there.
+// Store a warp's logits as part `part`; MORE: add to what is there.
 template <int HEADS, int T, bool MORE>
 __device__ static inline void logits_write(const struct gang_sums<T> &m, int keys, int part,
                                            float *logit)
@@ -102,7 +102,7 @@ __device__ static inline void logits_write(const struct gang_sums<T> &m, int key
     }
 }
 
-// Parts of logits, by quarters of the dimensions; GANG_CLOSE: two and two of them added.
+// Store partial logits, one part for each quarter of the dimensions; GANG_CLOSE: for each half.
 template <int DIM, int HEADS, int T, enum gang_way WAY>
 __device__ static inline void logits_put(const struct gang_sums<T> &m, int keys, float *logit)
 {
@@ -120,7 +120,7 @@ __device__ static inline void logits_put(const struct gang_sums<T> &m, int keys,
         logits_write<HEADS, T, true>(m, keys, quarter / 2, logit);
 }
 
-// Logits of up to T times 32 keys: a warp a quarter of the dimensions and every fourth 8 keys.
+// Logits of up to T * 32 keys: a warp has a quarter of the dimensions and every fourth tile.
 template <int DIM, int HEADS, int T, enum gang_way WAY>
 __device__ static inline void gang_logits(const uint16_t *head, const uint16_t *key, int keys,
                                           float *logit)
@@ -151,7 +151,7 @@ __device__ static inline void gang_logits(const uint16_t *head, const uint16_t *
     logits_put<DIM, HEADS, T, WAY>(m, keys, logit);
 }
 
-// The same for heads that are no bf16 numbers, from the heads as they came.
+// The same for heads that are not bf16 numbers, from the f32 heads.
 template <int DIM, int HEADS, int T, enum gang_way WAY>
 __device__ __noinline__ static void logits_of_planes(const struct attend_args &a,
                                                      const struct gang_turn &turn, int row, int h0,
@@ -187,8 +187,8 @@ __device__ __noinline__ static void logits_of_planes(const struct attend_args &a
     logits_put<DIM, HEADS, T, WAY>(m, keys, parts);
 }
 
-// Of two pairs of columns a lane keeps one and gets what belongs beside it from its neighbour, the even lane that of the
-// first pair; then they go where they are added.
+// Two neighbouring lanes trade a pair of columns, so that each has four adjacent ones, the even
+// lane those of the first pair; store or send them.
 template <bool FAR>
 __device__ static inline void sums_send(float x0, float y0, float x1, float y1, bool wanted,
                                         float *to, uint64_t *come, int peer)
@@ -204,10 +204,9 @@ __device__ static inline void sums_send(float x0, float y0, float x1, float y1, 
         peer_send(to, v, come, peer);
 }
 
-// Values: a warp COLS columns, whose sums go to the block that has them; `weight` are the exponentials as
-// bf16, NULL: they are no such numbers. `far`: memory of
-// the gang that the sums go through, NULL: they are sent to `share`, where `come` counts them. GANG_CLOSE: that is
-// where the keys were.
+// Sums of values: a warp has COLS columns and sends their sums to the block that finishes them.
+// weight: exponentials as bf16, NULL: use prob, in f32. far: scratch that sums go through, NULL:
+// they are sent to `share` of that block, whose barrier `come` counts them.
 template <int DIM, int HEADS, enum gang_way WAY>
 __device__ static inline void gang_values(const uint16_t *weight, const float *prob,
                                           const uint16_t *key, int keys, int rank, int heads,
@@ -226,7 +225,7 @@ __device__ static inline void gang_values(const uint16_t *weight, const float *p
     for (int k = n0 < DIM && weight ? 0 : keys; k < keys; k += 32) {
         uint32_t left[2][4];
 
-        if (HEADS == FLAT) // behind the keys are numbers of no use
+        if (HEADS == FLAT) // numbers past the keys are loaded, but not used
             flat_load(left, weight, keys + PAD, k);
 #pragma unroll
         for (int half = 0; half < 2; half++) {
@@ -274,19 +273,19 @@ __device__ static inline void gang_values(const uint16_t *weight, const float *p
         }
     }
     if (WAY == GANG_CLOSE)
-        gang_meet(); // no block needs its keys
+        gang_meet(); // no block needs its keys any more
     if (n0 >= DIM)
         return;
     to = (FAR ? far + (size_t)peer * (GANG * TALL * WIDE) : share) + rank * TALL * WIDE +
          n0 % (DIM / GANG) + lane % 4 / 2 * 4;
     if (HEADS <= 8 ||
-        heads <= 8) { // of two lanes the one has four columns of a tile, the other of the next one
+        heads <= 8) { // one lane of two has four columns of a tile, the other of the next tile
         to += r * WIDE + odd * 8;
 #pragma unroll
         for (int t = 0; t < TILES; t += 2)
             sums_send<FAR>(acc[t][0], acc[t][1], acc[t + 1][0], acc[t + 1][1], r < heads,
                            to + t * 8, come, peer);
-    } else { // of row r, the other of row r + 8
+    } else { // one has row r, the other row r + 8
         to += (r + odd * 8) * WIDE;
 #pragma unroll
         for (int t = 0; t < TILES; t++)
@@ -295,7 +294,7 @@ __device__ static inline void gang_values(const uint16_t *weight, const float *p
     }
 }
 
-// x / y, `by` is 1 / y; y is neither very small nor very large.
+// x / y from by = 1 / y; y is neither very small nor very large.
 __device__ static inline float over(float x, float y, float by)
 {
     float q = x * by;
@@ -303,8 +302,8 @@ __device__ static inline float over(float x, float y, float by)
     return fmaf(fmaf(-q, y, x), by, q);
 }
 
-// What a block asks for before earlier kernels have ended: the lines of its parameters, each by a warp of its own instead of
-// one behind the other, and of what may still be written, for the second level of caches, where it will be.
+// What a block requests before earlier kernels have ended: its parameters, a cache line a warp,
+// and, into L2 only as they may still be written, its row's list, position and heads.
 template <int DIM, int BLOCKS = GANG>
 __device__ static inline void gang_ahead(const struct attend_args &a, int row, const float *q,
                                          int heads, int rank)
@@ -320,7 +319,7 @@ __device__ static inline void gang_ahead(const struct attend_args &a, int row, c
         prefetch_l2(q + part * 32);
 }
 
-// The logits of a head that a lane has, of every 32nd key; the largest of them and of `most`.
+// A lane's logits of a head, every 32nd key; returns the largest of them and of `most`.
 template <bool TIGHT, int OWN>
 __device__ static inline float logits_take(const float *part, int ld, int mine, float scale,
                                            float most, float (&l)[OWN])
@@ -329,7 +328,7 @@ __device__ static inline float logits_take(const float *part, int ld, int mine, 
     float v[OWN][QUARTERS];
 
 #pragma unroll
-    for (int i = 0; i < OWN; i++) { // all on their way before the first are added
+    for (int i = 0; i < OWN; i++) { // all loads are in flight before the first addition
         const float *from = part + min(lane + i * CUDA_WARP, ld - 1);
 
 #pragma unroll
@@ -345,7 +344,8 @@ __device__ static inline float logits_take(const float *part, int ld, int mine, 
     return most;
 }
 
-// The outputs of a block's share of the dimensions: what all blocks summed, over what they summed up to.
+// The outputs of a block's share of the dimensions: the blocks' sums of values, added in order,
+// over the sum of exponentials.
 template <int DIM, enum gang_way WAY, int MINE>
 __device__ static inline void sums_end(const struct attend_args &a, const struct gang_turn &turn,
                                        float *o, int heads, int rank, const float *far,
