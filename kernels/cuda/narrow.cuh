@@ -303,10 +303,11 @@ template <class C, int NT> __device__ static constexpr bool narrow_holds()
     return NT == 1 && C::KIND == bf16_codes::KIND;
 }
 
-// Resident blocks on a multiprocessor.
+// Resident blocks on a multiprocessor. With 16 rows two fit up to 6 bits without spills.
 template <class C, int NT> __device__ static constexpr int narrow_blocks()
 {
-    return NT == 1 || C::KIND == bf16_codes::KIND ? C::BLOCKS : C::BLOCKS - 1;
+    return NT == 1 || C::KIND == bf16_codes::KIND || C::KIND == MAT_KIND_EXL3 << 12 ? C::BLOCKS
+                                                                                    : C::BLOCKS - 1;
 }
 
 // Prefetch a piece of coded weights to L2, if it is before `end`.
