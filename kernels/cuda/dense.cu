@@ -22,8 +22,8 @@ __device__ static inline void four_load(const float *x, int c, int cols, bool fo
         v[j] = c + j < cols ? x[c + j] : 0;
 }
 
-// WARPS warps a row, a lane up to PIECES times four values; four: rows are aligned for 16-byte
-// accesses. Bound by bytes, for few rows by latency.
+// WARPS warps for each row, up to 4 * PIECES values for each lane; four: rows are aligned for
+// 16-byte accesses. Bound by bytes, for few rows by latency.
 template <int WARPS, int PIECES>
 __global__ static void norm_rows(const float *x, const float *w, float *y, int rows, int cols,
                                  float eps, enum round round, bool four)
@@ -94,8 +94,8 @@ struct product {
     enum round round;
 };
 
-// A block a (group, tile) and RB rows (dot.cuh). A tile that two groups share is multiplied for
-// both, and each stores its own outputs. Bound by the bytes of the weights.
+// One block for each (group, tile) and RB rows (dot.cuh). A tile that two groups share is
+// multiplied for both, and each stores its own outputs. Bound by the bytes of the weights.
 template <enum dtype D, int RB> __global__ static void product_tiles(struct product p)
 {
     __shared__ float part[DOT_WARPS * RB * MAT_TILE];
@@ -165,7 +165,7 @@ extern "C" void cuda_matmuls(struct queue *q, const struct matmuls_args *a)
         strip_matmuls(q, a);
 }
 
-// A thread a value. Bound by bytes.
+// One thread for each value. Bound by bytes.
 __global__ static void add_values(const float *x, float *y, size_t n, enum round round)
 {
     dependency_wait();
@@ -185,7 +185,7 @@ extern "C" void cuda_add(struct queue *q, const struct add_args *a)
     queue_note(q, "add");
 }
 
-// A thread a value. Bound by bytes.
+// One thread for each value. Bound by bytes.
 __global__ static void swiglu_values(const float *gate, const float *up, float *y, size_t n,
                                      float limit, enum round round)
 {

@@ -405,8 +405,8 @@ __device__ static inline void narrow_part(const C &codes, const struct narrow_x<
     }
 }
 
-// A block a (split, strip, lot of NT * 8 rows), a warp a part. Bound by the bytes of the weights,
-// or by their decoding.
+// One block for each (split, strip, NT * 8 rows), one warp for each part. Bound by the bytes of the
+// weights, or by their decoding.
 template <class C, int NT, int BLOCKS = narrow_blocks<C, NT>()>
 __global__ static void __launch_bounds__(STRIP_THREADS, BLOCKS)
     strip_rows(const __grid_constant__ struct strip_launch p)

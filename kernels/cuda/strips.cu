@@ -21,8 +21,8 @@ struct rows_in {
     enum codec in;
 };
 
-// A warp a block of 128 inputs of a row, once for each set of outputs that shares its inputs
-// (blockIdx.y). Bound by bytes.
+// One warp for each block of 128 inputs of a row; blockIdx.y counts the sets of outputs that share
+// their inputs. Bound by bytes.
 __global__ static void take_rows(const __grid_constant__ struct rows_in p)
 {
     int blocks = p.x.ld / EXL3_BLOCK, lane = (int)threadIdx.x % CUDA_WARP;
@@ -41,7 +41,7 @@ __global__ static void take_rows(const __grid_constant__ struct rows_in p)
             k0, v);
 }
 
-// A warp the outputs of a row in a strip, from the sums of wide.cuh. Bound by bytes.
+// One warp for the outputs of a row in a strip, from the sums of wide.cuh. Bound by bytes.
 __global__ static void give_rows(const __grid_constant__ struct strip_launch p)
 {
     int parts = p.groups * p.parts, i = (int)blockIdx.x * WARPS + (int)threadIdx.x / CUDA_WARP;

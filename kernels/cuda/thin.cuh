@@ -514,8 +514,8 @@ __device__ static inline void thin_end(const struct thin_launch &p, const struct
     }
 }
 
-// A block a (split, strip), warp w part w / SHARES and share w % SHARES. NT: groups of 8 rows.
-// Bound by the bytes of the weights, or by their decoding.
+// One block for each (split, strip); warp w has part w / SHARES and share w % SHARES of its tiles.
+// NT: groups of 8 rows. Bound by the bytes of the weights, or by their decoding.
 template <class C, int NT, int SHARES, int BLOCKS>
 __global__ static void __launch_bounds__(STRIP_THREADS *SHARES, BLOCKS)
     thin_rows(const __grid_constant__ struct thin_launch p)
