@@ -43,7 +43,8 @@ struct backend_ops {
     /* alloc - zeroed, aligned to 256 bytes; -ENOMEM names the bytes. Never inside a round. */
     int (*alloc)(struct device *d, size_t bytes, void **out);
     void (*free)(struct device *d, void *p);
-    /* host_alloc - zeroed memory of the host that a put reads from without a copy on the way; may be slow to make.
+    /* host_alloc - zeroed memory of the host that a put reads from without a copy on the way; may
+     * be slow to make.
      * errors   -ENOMEM */
     int (*host_alloc)(struct device *d, size_t bytes, void **out);
     void (*host_free)(struct device *d, void *p);
@@ -57,16 +58,17 @@ struct backend_ops {
      * wait */
     void (*put)(struct queue *q, void *dst, const void *src, size_t bytes);
     void (*get)(struct queue *q, void *dst, const void *src, size_t bytes);
-    /* wait - until everything queued has run, what captured calls of op bring wait for fetched first; the first error
-     * since the last wait */
+    /* wait - until everything queued has run, what captured calls of op bring wait for fetched
+     * first; the first error since the last wait */
     int (*wait)(struct queue *q);
 
     /* graph_begin .. graph_end - what is queued between them runs at every graph_launch instead of
      * now. Args are kept by value: addresses, rows and sizes are those of the capture, what lies at
      * the addresses is read at each launch. put and get belong to the graph: put reads its source
-     * again at every launch (from host_alloc: until the wait behind it), get delivers by the wait behind a launch, so
-     * both ends stay where they are until graph_close. No wait inside. graph_end returns and clears the first error since
-     * graph_begin; nothing is left to close then.
+     * again at every launch (from host_alloc: until the wait behind it), get delivers by the wait
+     * behind a launch, so both ends stay where they are until graph_close. No wait inside.
+     * graph_end returns and clears the first error since graph_begin; nothing is left to close
+     * then.
      * errors   -ENOTSUP without BACKEND_GRAPHS; -ENOMEM; -EINVAL a capture is, or is not, under way
      */
     int (*graph_begin)(struct queue *q);
@@ -80,25 +82,28 @@ struct backend_ops {
 struct device {
     const struct backend_ops *ops;
     struct pool *pool; /* workers of a host backend, NULL elsewhere */
-    uint64_t allocations; /* made on the device so far, graphs included; a round makes none (by backends that
-                           * have graphs) */
-    int workers;       /* what per-worker scratch is counted by, at least 1; no result depends on it */
-    size_t side_bytes; /* that a queue takes once it has captured a section of op `side`; 0: it runs none beside */
-    bool overlap;      /* launches of a queue may overlap where the backend can; no result depends on it */
+    /* made on the device so far, graphs included; a round makes none (by backends that have graphs) */
+    uint64_t allocations;
+    /* what per-worker scratch is counted by, at least 1; no result depends on it */
+    int workers;
+    /* that a queue takes once it has captured a section of op `side`; 0: it runs none beside */
+    size_t side_bytes;
+    /* launches of a queue may overlap where the backend can; no result depends on it */
+    bool overlap;
 };
 
 struct queue {
     const struct backend_ops *ops;
     struct device *dev;
-    int err; /* first error since the last wait, 0 if none */
+    int err;        /* first error since the last wait, 0 if none */
     int nodes;      /* of the newest graph that was captured here */
     void *onlooker; /* of who stands in front of the table of ops; backends do not look at it */
 };
 
-/* backend_settle - puts into the environment what a device's libraries read there. A process says it once, before it
- * has a second thread, which may be reading the environment, and before anything looks for a device.
- * shared: its ranks may wait for each other on a device. Without it a device opens, and a process ends, in a fraction
- * of the time. */
+/* backend_settle - puts into the environment what a device's libraries read there. A process says
+ * it once, before it has a second thread, which may be reading the environment, and before anything
+ * looks for a device. shared: its ranks may wait for each other on a device. Without it a device
+ * opens, and a process ends, in a fraction of the time. */
 void backend_settle(bool shared);
 
 /* backend_find - the backend of this name, or for "auto" the last one that is built and finds its
@@ -106,8 +111,8 @@ void backend_settle(bool shared);
  * errors   -ENODEV with a line naming what is built */
 int backend_find(const char *name, const struct backend_ops **out);
 
-/* queue_fetch - what bring does on every backend when it runs at once: fetch, and keep an error. True: the bytes are in
- * src. */
+/* queue_fetch - what bring does on every backend when it runs at once: fetch, and keep an error.
+ * True: the bytes are in src. */
 bool queue_fetch(struct queue *q, const struct bring_args *a);
 
 /* queue_fail - keep r as the queue's error if it has none, and log the cause. */

@@ -4,7 +4,8 @@
 
 #include "kernels/backend.h"
 
-extern const struct backend_ops backend_cpu;  /* in cpu/backend.c */
-extern const struct backend_ops backend_cuda; /* in cuda/backend.c, or cuda_none.c where CUDA is missing */
+extern const struct backend_ops backend_cpu; /* in cpu/backend.c */
+/* in cuda/backend.c, or cuda_none.c where CUDA is missing */
+extern const struct backend_ops backend_cuda;
 
 #endif

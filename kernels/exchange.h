@@ -43,8 +43,8 @@ void exchange_round(struct queue *q, enum exchange_wire w, float *x, size_t n);
 /* exchange_copy - bytes from device memory to device memory */
 void exchange_copy(struct queue *q, void *dst, const void *src, size_t bytes);
 
-/* exchange_put, exchange_sum - exchange_stage and exchange_add in device memory; parts [world] lie `stride` bytes apart,
- * aligned to 4. A queue in which a kernel has found a fault stages NaN. */
+/* exchange_put, exchange_sum - exchange_stage and exchange_add in device memory; parts [world] lie
+ * `stride` bytes apart, aligned to 4. A queue in which a kernel has found a fault stages NaN. */
 void exchange_put(struct queue *q, enum exchange_wire w, void *slot, const float *x, size_t n);
 void exchange_sum(struct queue *q, enum exchange_wire w, const void *parts, size_t stride,
                   int world, float *y, size_t n);
@@ -54,18 +54,20 @@ void *exchange_stream(struct queue *q);
 
 /* peer - one rank of a group whose devices write into each other's memory, or through the host's.
  *
- *   direct   write rounded values into the inboxes of all ranks, each with the number of the exchange beside it
- *            ->  wait for the same values of the others  ->  add, or copy out, in rank order (cuda/direct.cuh)
- *   relayed  stage into a slot of the outbox, which host and device see  ->  ring the bell; a thread
- *            of the host (the proxy) sends the slot to all peers  ->  wait for each peer's flag of
- *            the slot in host memory  ->  add, or copy out, from the peers' inboxes
+ *   direct   write rounded values into the inboxes of all ranks, each with the number of the
+ *            exchange beside it
+ *            ->  wait for the same values of the others  ->  add, or copy out, in rank order
+ *            (cuda/direct.cuh)
+ *   relayed  stage into a slot of the outbox, which host and device see  ->  ring the bell; a
+ *            thread of the host (the proxy) sends the slot to all peers  ->  wait for each peer's
+ *            flag of the slot in host memory  ->  add, or copy out, from the peers' inboxes
  *
  * Two slots by parity suffice: a peer stages exchange k + 2 only after it has every rank's k + 1,
  * which was sent after k had been read. Sequence, site and size travel too, so ranks that run
  * different programs find out at once. The sequence counts on the device: a captured exchange needs
  * nothing from the host. A wait that fails poisons the peer: every later exchange returns at once,
- * with garbage that nobody commits. So does a queue in which a kernel has found a fault: what it has
- * computed would become another rank's text.
+ * with garbage that nobody commits. So does a queue in which a kernel has found a fault: what it
+ * has computed would become another rank's text.
  */
 #define PEER_WORLD_MAX 8
 
@@ -92,8 +94,8 @@ struct peer_record {
  * errors   -ENOMEM; -ENOTSUP the device has no memory that others write */
 int peer_open(struct device *d, const struct peer_spec *s, struct peer **out);
 
-/* What host and device share of a relayed peer. The bell of parity p is bell[p * PEER_BELL_STRIDE]: the tag of
- * the slot that is to be sent. At most two are pending. */
+/* What host and device share of a relayed peer. The bell of parity p is bell[p * PEER_BELL_STRIDE]:
+ * the tag of the slot that is to be sent. At most two are pending. */
 #define PEER_BELL_STRIDE 16
 struct peer_relay {
     uint8_t *outbox; /* [2][slot_bytes] */
@@ -102,15 +104,16 @@ struct peer_relay {
 void peer_relay(const struct peer *p, struct peer_relay *out);
 
 /* peer_device - what no other device of any machine has.   errors   -EIO of the driver
- * peer_apart - relayed: whether no other rank is on this device. Then kernels behind an exchange may come in while it
- * waits; until it is said they do not. */
+ * peer_apart - relayed: whether no other rank is on this device. Then kernels behind an exchange
+ * may come in while it waits; until it is said they do not. */
 #define PEER_DEVICE_BYTES 16
 int peer_device(const struct peer *p, uint8_t out[PEER_DEVICE_BYTES]);
 void peer_apart(struct peer *p, bool apart);
 
-/* peer_attach - where the slots of another rank arrive: inbox [2][slot_bytes] behind its flags, a flag every
- * flag_stride bytes from area on; both are made visible to the device and stay so until peer_close. Where one flag
- * does not say that all has come, the proxy raises others: *raised, as far apart.
+/* peer_attach - where the slots of another rank arrive: inbox [2][slot_bytes] behind its flags, a
+ * flag every flag_stride bytes from area on; both are made visible to the device and stay so until
+ * peer_close. Where one flag does not say that all has come, the proxy raises others: *raised, as
+ * far apart.
  * errors   -EIO, -ENOMEM of the driver */
 int peer_attach(struct peer *p, int rank, uint8_t *area, uint8_t *inbox, size_t flag_stride,
                 bool raised_by_proxy, uint64_t **raised);
@@ -129,7 +132,8 @@ int peer_join(struct peer *p, struct peer *const *all);
 #define PEER_CARD_BYTES 128
 int peer_show(struct peer *p, uint8_t card[PEER_CARD_BYTES]);
 
-/* peer_meet - peer_join for ranks that are processes of one machine: the cards of all, [world] by rank.
+/* peer_meet - peer_join for ranks that are processes of one machine: the cards of all, [world] by
+ * rank.
  * errors   -ENOTSUP a device that this process does not see, or cannot write; -EIO */
 int peer_meet(struct peer *p, const uint8_t (*card)[PEER_CARD_BYTES]);
 
@@ -147,8 +151,8 @@ int peer_check(const struct peer *p, struct peer_record *out);
 /* peer_abort - ends every wait of this rank with this code; the first call counts; any thread */
 void peer_abort(struct peer *p, int code);
 
-/* peer_close - after the last exchange of this rank has run; NULL is fine. parted: no other rank writes to its inbox or
- * has it mapped any more; else the inbox stays until the process ends. */
+/* peer_close - after the last exchange of this rank has run; NULL is fine. parted: no other rank
+ * writes to its inbox or has it mapped any more; else the inbox stays until the process ends. */
 void peer_close(struct peer *p, bool parted);
 
 #endif

@@ -1,7 +1,7 @@
 /* lists.h declares what ops that take several calls at once refuse. The same on every backend.
  *
- * errors   the queue's, -EINVAL with a line: more calls than there is room for, calls that differ in what the op's
- *          contract says is common to all */
+ * errors   the queue's, -EINVAL with a line: more calls than there is room for, calls that differ
+ *          in what the op's contract says is common to all */
 #ifndef TANDEM_KERNELS_LISTS_H
 #define TANDEM_KERNELS_LISTS_H
 

@@ -169,8 +169,8 @@ MAT_FN uint32_t mat_kind(const struct mat *m)
     return m->dtype == DTYPE_EXL3 ? MAT_KIND_EXL3 << m->q.bits2 : 1u << m->dtype;
 }
 
-/* mats_mixed - whether an expert's gate and up differ in kind, or only one of gate and down is EXL3:
- * hidden values are then not made where both sums are. */
+/* mats_mixed - whether an expert's gate and up differ in kind, or only one of gate and down is
+ * EXL3: hidden values are then not made where both sums are. */
 MAT_FN int mats_mixed(const struct mat *gate, const struct mat *up, const struct mat *down)
 {
     return mat_kind(gate) != mat_kind(up) ||

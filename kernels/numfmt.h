@@ -1,8 +1,9 @@
 /* numfmt - small floats bit for bit: bf16, f16, e4m3, e2m1, e8m0; one source for C and CUDA.
  *
- * Casts round to nearest, ties to even. e4m3 is E4M3FN and its encoder saturates at 448; e2m1 holds 0, 0.5,
- * 1, 1.5, 2, 3, 4, 6 and saturates at 6; e8m0 byte b is 2^(b - 127), 255 is NaN. NaN stays NaN wherever the
- * format has one. Everything is free of branches, so that loops over these vectorise.
+ * Casts round to nearest, ties to even. e4m3 is E4M3FN and its encoder saturates at 448; e2m1 holds
+ * 0, 0.5, 1, 1.5, 2, 3, 4, 6 and saturates at 6; e8m0 byte b is 2^(b - 127), 255 is NaN. NaN stays
+ * NaN wherever the format has one. Everything is free of branches, so that loops over these
+ * vectorise.
  *
  * source   OCP Microscaling Formats (MX) 1.0; docs/DECODE.md "cache quantisers"
  */
@@ -69,7 +70,8 @@ NUM_FN uint16_t f16_from_f32(float x)
 {
     uint32_t u = f32_bits(x), sign = u >> 16 & 0x8000u, a = u & 0x7fffffffu;
     uint32_t normal = (a - (112u << 23) + 0xfffu + (a >> 13 & 1)) >> 13;
-    /* 0.5 has an ulp of 2^-24, the unit of f16 subnormals: the sum is the rounded count of units. */
+    /* 0.5 has an ulp of 2^-24, the unit of f16 subnormals: the sum is the rounded count of
+     * units. */
     uint32_t small = f32_bits(f32_from_bits(a < 0x38800000u ? a : 0) + 0.5f) - 0x3f000000u;
     uint32_t h = a < 0x38800000u ? small : normal;
 
@@ -127,7 +129,8 @@ NUM_FN float f32_from_e8m0(uint8_t b)
     return f32_from_bits(b == 255 ? 0x7fc00000u : u);
 }
 
-/* pow2ceil_e8m0 - the e8m0 byte of 2^ceil(log2 t), t > 0; 255 where t or the power is not finite. */
+/* pow2ceil_e8m0 - the e8m0 byte of 2^ceil(log2 t), t > 0; 255 where t or the power is not
+ * finite. */
 NUM_FN uint8_t pow2ceil_e8m0(float t)
 {
     uint32_t u = f32_bits(t) & 0x7fffffffu;

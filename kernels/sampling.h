@@ -56,7 +56,8 @@ RNG_FN int sampler_edits(const struct sampler *s)
     return sampler_counts(s) || s->biases > 0 || (s->min_tokens > 0 && s->ends > 0);
 }
 
-/* sampler_bans - whether `id` may not stand at position `pos` yet, because it would end the reply. */
+/* sampler_bans - whether `id` may not stand at position `pos` yet, because it would end the
+ * reply. */
 RNG_FN int sampler_bans(const struct sampler *s, int32_t pos, int32_t id)
 {
     if (pos - s->prompt >= s->min_tokens)
@@ -68,7 +69,8 @@ RNG_FN int sampler_bans(const struct sampler *s, int32_t pos, int32_t id)
 }
 
 /* sampler_edit - a logit with its bias, then the penalties for how often its token stood before:
- *   bias; repetition for tokens of prompt and output; frequency and presence for those of the output
+ *   bias; repetition for tokens of prompt and output; frequency and presence for those of the
+ *   output
  * in double, rounded once. count as the op count makes it. */
 RNG_FN float sampler_edit(const struct sampler *s, float z, float bias, uint32_t count)
 {

@@ -57,10 +57,11 @@ struct cuda_device {
     int shared_max; /* bytes of shared memory a block may ask for */
     int sms;
     int shared_sm; /* bytes of shared memory that a multiprocessor has */
-    int gangs;     /* of attention that are clusters at once, two blocks a multiprocessor; 0: none */
-    bool crowds;   /* EXL3 experts of many rows go to crowd.cu */
-    int wide;      /* rows up to which a site's gangs have 16 blocks; 0: none does */
-    bool told;     /* that a call of attention does not fit into what they share */
+    /* of attention that are clusters at once, two blocks a multiprocessor; 0: none */
+    int gangs;
+    bool crowds; /* EXL3 experts of many rows go to crowd.cu */
+    int wide;    /* rows up to which a site's gangs have 16 blocks; 0: none does */
+    bool told;   /* that a call of attention does not fit into what they share */
 };
 
 /* A copy that leaves a staging area for the caller's memory once the device is done. */
@@ -102,17 +103,20 @@ struct cuda_fetch {
     void *arg;
 };
 
-/* Where ops of a queue go, one behind the other: its stream, or one beside it while a window is captured. */
+/* Where ops of a queue go, one behind the other: its stream, or one beside it while a window is
+ * captured. */
 struct cuda_lane {
     cudaStream_t stream;
     void *scratch; /* device memory of ops between their launches, one op at a time */
     size_t scratch_bytes;
-    uint32_t *tickets; /* device memory, [CUDA_TICKETS]: zero between ops; seats of few.cuh behind */
-    void *meeting;     /* device memory, [CUDA_MEETING] bytes: zero between ops */
-    uint32_t *loose;   /* device memory, [CUDA_LOOSE]: zero between ops, of gangs that are no clusters */
-    void *counts;      /* [CUDA_WORKERS][INDEX_COUNT] bytes: zero between ops */
-    bool ahead;        /* it has ops that the queue's stream has not met yet */
-    bool apart;        /* the next kernel is the first of a section */
+    /* device memory, [CUDA_TICKETS]: zero between ops; seats of few.cuh behind */
+    uint32_t *tickets;
+    void *meeting; /* device memory, [CUDA_MEETING] bytes: zero between ops */
+    /* device memory, [CUDA_LOOSE]: zero between ops, of gangs that are no clusters */
+    uint32_t *loose;
+    void *counts; /* [CUDA_WORKERS][INDEX_COUNT] bytes: zero between ops */
+    bool ahead;   /* it has ops that the queue's stream has not met yet */
+    bool apart;   /* the next kernel is the first of a section */
 };
 
 #define CUDA_LANES (1 + SIDE_LANES) /* the first is the queue's own */
@@ -149,8 +153,8 @@ static inline cudaStream_t cuda_stream(struct queue *q)
     return cuda_lane(q)->stream;
 }
 
-/* cuda_apart - whether the kernel launched now comes in when those in front have ended: the first of a section, for two
- * kernels that both come in early are later than one. */
+/* cuda_apart - whether the kernel launched now comes in when those in front have ended: the first
+ * of a section, for two kernels that both come in early are later than one. */
 static inline bool cuda_apart(struct queue *q)
 {
     bool apart = cuda_lane(q)->apart;
@@ -181,8 +185,8 @@ cudaError_t cuda_select_limits(int shared_max);
 cudaError_t cuda_sheet_limits(int shared_max);
 cudaError_t cuda_strip_limits(int shared_max);
 
-/* cuda_site_wide - rows up to which a site is gangs of 16 blocks, 0 where a device has none; lets them. The bits are
- * those of gangs of 8. */
+/* cuda_site_wide - rows up to which a site is gangs of 16 blocks, 0 where a device has none; lets
+ * them. The bits are those of gangs of 8. */
 int cuda_site_wide(void);
 
 /* Copies through pinned memory and graphs: copy.c and graph.c. */
@@ -199,13 +203,13 @@ void cuda_graph_put(struct cuda_queue *q, void *dst, const void *src, size_t byt
 void cuda_graph_bring(struct cuda_queue *q, const struct bring_args *a);
 void cuda_graph_get(struct cuda_queue *q, void *dst, const void *src, size_t bytes);
 
-/* cuda_copy - between the device and pinned memory, or memory of the device; cuda_copy_within: the latter, as fast as it
- * goes */
+/* cuda_copy - between the device and pinned memory, or memory of the device; cuda_copy_within: the
+ * latter, as fast as it goes */
 cudaError_t cuda_copy(cudaStream_t s, void *dst, const void *src, size_t bytes);
 cudaError_t cuda_copy_within(cudaStream_t s, void *dst, const void *src, size_t bytes);
 
-/* cuda_copies_add - capture a copy: by the kernel that the stream has captured last, if that copies the same way, else
- * by one of its own. *c is zero before the first. */
+/* cuda_copies_add - capture a copy: by the kernel that the stream has captured last, if that copies
+ * the same way, else by one of its own. *c is zero before the first. */
 cudaError_t cuda_copies_add(cudaStream_t s, struct cuda_copies *c, bool in, void *dst,
                             const void *src, size_t bytes);
 
