@@ -82,7 +82,7 @@ struct backend_ops {
 struct device {
     const struct backend_ops *ops;
     struct pool *pool; /* workers of a host backend, NULL elsewhere */
-    /* made on the device so far, graphs included; a round makes none (by backends that have graphs) */
+    /* made on the device so far, graphs included; a round makes none (on backends with graphs) */
     uint64_t allocations;
     /* what per-worker scratch is counted by, at least 1; no result depends on it */
     int workers;

@@ -40,8 +40,8 @@ __device__ static inline void e4m3_eight(uint32_t u0, uint32_t u1, uint32_t by, 
     }
 }
 
-// The same with `by` 2^126 times as large, which is a number if it was not above 2. A product copies codes to where
-// their signs and the rest have to be: shifts would go through the unit that bounds what decodes.
+// The same with `by` 2^126 times as large, a number if it was not above 2. A product copies
+// codes to where their parts have to be: shifts would take the unit that bounds decoding.
 __device__ static inline void e2m1_eight_once(uint32_t u, uint32_t by, uint32_t (&v)[4])
 {
     const uint32_t at = 0x81c081c0u;

@@ -87,8 +87,8 @@ __device__ static inline uint32_t thread_here(void)
     return t;
 }
 
-// held - v, computed here and kept in a register: the compiler neither recomputes it at each use nor
-// defers a load to its first use.
+// held - v, computed here and kept in a register: the compiler neither recomputes it at each use
+// nor defers a load to its first use.
 template <typename T> __device__ static inline T held(T v)
 {
     static_assert(sizeof(T) == sizeof(uint64_t), "a register of 64 bits");

@@ -14,8 +14,8 @@ struct link_rdma_settings {
     const char *host;  /* this rank's address, the first rail is where it is; "" if unknown */
     int rails;         /* 0: all that have both ends in one subnet */
     size_t stripe_min; /* shorter sends go over the first rail alone; the same on both ends */
-    /* over one rail; the tag comes as a write with immediate data, and poll raises the flag when the
-     * device has reported it: the order that InfiniBand promises. The same on both ends */
+    /* over one rail; the tag comes as a write with immediate data, and poll raises the flag when
+     * the device has reported it: the order that InfiniBand promises. The same on both ends */
     int imm;
 };
 

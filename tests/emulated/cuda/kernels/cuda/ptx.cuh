@@ -305,8 +305,8 @@ static inline uint16_t f16_nearest(float v)
     return f16_from_f32(v);
 }
 
-// A product of two f16 numbers and its sum with a third are exact in double, or so near that rounding to odd numbers on
-// the way keeps the last rounding right.
+// A product of two f16 numbers and its sum with a third are exact in double, or so near that
+// rounding to odd numbers on the way keeps the last rounding right.
 static inline uint16_t f16_fused_one(uint16_t x, uint16_t by, uint16_t plus)
 {
     double d = (double)f16_value(x) * f16_value(by) + f16_value(plus);
