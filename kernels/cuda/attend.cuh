@@ -30,10 +30,4 @@ __device__ static inline struct span window_of(const struct attend_args &a, int 
 // that a row can have.
 bool attend_by_gang(struct queue *q, const struct attend_args *a, int keys);
 
-// attend_by_slices - gang_slices.cu: the same by other gangs, where those of gang.cu have no
-// multiprocessors to themselves; false: it cannot, or would not be faster. room: the most keys that
-// an eighth of a row's can be. crowded: gang.cu's clusters are not all resident at once.
-bool attend_by_slices(struct queue *q, const struct attend_args *a, int room, bool crowded);
-cudaError_t attend_slices_limits(int shared_max);
-
 #endif

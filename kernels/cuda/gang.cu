@@ -110,7 +110,7 @@ __global__ static void __launch_bounds__(THREADS, DIM == 128 ? 1 : 2)
         keys_decode<DIM>(w.win - from, mine, keys, key);
     }
     if (__syncthreads_or(rest != 0))
-        logits_of_planes<DIM, HEADS, GANG_TILES, WAY>(a, turn, row, h0, tall, keys, parts);
+        logits_of_planes<DIM, HEADS, WAY>(a, turn, row, h0, room, tall, keys);
     else if (keys <= 32)
         gang_logits<DIM, HEADS, 1, WAY>(head_at, key, keys, parts);
     else if (keys <= 96)
@@ -177,7 +177,7 @@ __global__ static void __launch_bounds__(THREADS, DIM == 128 ? 1 : 2)
         gang_meet();
     if (!LOOSE)
         barrier_wait(&sums_come, 0);
-    sums_end<DIM, WAY, MINE>(a, turn, a.o + at, heads, rank, far, sums, sum_of);
+    sums_end<DIM, WAY>(a, turn, a.o + at, heads, rank, far, sums, sum_of);
 }
 
 // Short keys have room on every device.
@@ -290,9 +290,6 @@ bool attend_by_gang(struct queue *q, const struct attend_args *a, int keys)
         d->told = true;
         return false;
     }
-    if (way == GANG_THROUGH &&
-        attend_by_slices(q, a, room, gang_blocks(a, tall) > GANG * (unsigned)d->gangs))
-        return true;
     // all blocks can be resident at once, but not as clusters, whose last would wait for the first
     if (may_be_loose(a->dim) && way == GANG_THROUGH &&
         gang_blocks(a, tall) > GANG * (unsigned)d->gangs &&
@@ -351,8 +348,6 @@ extern "C" cudaError_t cuda_gang_limits(int shared_max, int shared_sm, int *gang
     size_t half = (size_t)(shared_sm / 2 - SHARED_STATIC - SHARED_KEPT);
     cudaError_t e = gang_room<512>(shared_max);
 
-    if (e == cudaSuccess)
-        e = attend_slices_limits(shared_max);
     if (e == cudaSuccess)
         e = gang_room<256>(shared_max);
     if (e == cudaSuccess)

@@ -27,7 +27,7 @@ struct gang_loose {
 __device__ static inline uint32_t loose_place(const struct gang_loose &l, uint32_t *place)
 {
     if (threadIdx.x == 0)
-        *place = counter_number(l.begun, gridDim.x * gridDim.y * gridDim.z - 1);
+        *place = counter_turn(l.begun, gridDim.x * gridDim.y * gridDim.z - 1);
     __syncthreads();
     return *place;
 }

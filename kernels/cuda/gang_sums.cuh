@@ -1,5 +1,4 @@
-// gang_sums - what a block of attention computes from its keys: logits, sums of values, outputs.
-// Used by gang.cu and gang_slices.cu.
+// gang_sums - what a block of gang.cu computes from its keys: logits, sums of values, outputs.
 #ifndef TANDEM_KERNELS_CUDA_GANG_SUMS_CUH
 #define TANDEM_KERNELS_CUDA_GANG_SUMS_CUH
 
@@ -17,8 +16,7 @@ enum gang_way {
     GANG_SENT,    // into shared memory reserved for them
     GANG_CLOSE,   // into the memory of the keys, where a block has little shared memory
     GANG_THROUGH, // through scratch in global memory
-    GANG_LOOSE,   // the same, without clusters
-    GANG_SLICES   // not at all: blocks exchange exponentials (gang_slices.cu)
+    GANG_LOOSE    // the same, without clusters
 };
 
 // What a block receives: every block's partial sums of this one's dimensions.
@@ -28,7 +26,7 @@ __host__ __device__ static constexpr size_t share_bytes(int dim)
 }
 
 // Keys of a block as bf16.
-__host__ __device__ static inline size_t key_bytes(int dim, int keys)
+__host__ __device__ static size_t key_bytes(int dim, int keys)
 {
     return (size_t)keys * (size_t)(dim + PAD) * sizeof(uint16_t);
 }
@@ -40,7 +38,7 @@ __host__ __device__ static constexpr size_t logit_bytes(int keys, bool tight)
 }
 
 // The heads as bf16; logits and exponentials reuse the memory.
-__host__ __device__ static inline size_t head_bytes(int dim, int keys, bool tight)
+__host__ __device__ static size_t head_bytes(int dim, int keys, bool tight)
 {
     size_t head = (size_t)TALL * (size_t)(dim + PAD) * sizeof(uint16_t);
     size_t logit = logit_bytes(keys, tight) + sizeof(uint16_t) * TALL * (size_t)(keys + PAD);
@@ -58,8 +56,7 @@ __device__ static inline size_t sums_from(int dim, int keys, bool tight)
 // block sends before it has this one's largest logits. Else they reuse that of the heads.
 __host__ __device__ static constexpr bool parts_apart(int dim, enum gang_way way)
 {
-    return way == GANG_SLICES ||
-           (way == GANG_SENT && logit_bytes(GANG_KEYS, false) <= share_bytes(dim));
+    return way == GANG_SENT && logit_bytes(GANG_KEYS, false) <= share_bytes(dim);
 }
 
 __device__ static inline size_t parts_from(int dim, int keys, enum gang_way way)
@@ -67,9 +64,9 @@ __device__ static inline size_t parts_from(int dim, int keys, enum gang_way way)
     return parts_apart(dim, way) ? sums_from(dim, keys, false) : key_bytes(dim, keys);
 }
 
-// A warp's sums of T tiles; a lane has two columns of two rows of each.
-template <int T> struct gang_sums {
-    float v[T][4];
+// A warp's sums of its tiles; a lane has two columns of two rows of each.
+struct gang_sums {
+    float v[GANG_TILES][4];
 };
 
 // The warp's t-th tile of 8 keys; past the last tile the last one again.
@@ -80,7 +77,7 @@ __device__ static inline int tile_of(int t, int tiles)
 
 // Store a warp's logits as part `part`; MORE: add to what is there.
 template <int HEADS, int T, bool MORE>
-__device__ static inline void logits_write(const struct gang_sums<T> &m, int keys, int part,
+__device__ static inline void logits_write(const struct gang_sums &m, int keys, int part,
                                            float *logit)
 {
     int lane = (int)threadIdx.x % CUDA_WARP, warp = (int)threadIdx.x / CUDA_WARP;
@@ -104,7 +101,7 @@ __device__ static inline void logits_write(const struct gang_sums<T> &m, int key
 
 // Store partial logits, one part for each quarter of the dimensions; GANG_CLOSE: for each half.
 template <int DIM, int HEADS, int T, enum gang_way WAY>
-__device__ static inline void logits_put(const struct gang_sums<T> &m, int keys, float *logit)
+__device__ static inline void logits_put(const struct gang_sums &m, int keys, float *logit)
 {
     int quarter = (int)threadIdx.x / CUDA_WARP % QUARTERS;
 
@@ -128,10 +125,9 @@ __device__ static inline void gang_logits(const uint16_t *head, const uint16_t *
     int lane = (int)threadIdx.x % CUDA_WARP, warp = (int)threadIdx.x / CUDA_WARP;
     int k0 = warp % QUARTERS * (DIM / QUARTERS);
     const uint16_t *from = key + lane % 8 * (DIM + PAD) + k0 + lane / 8 * 8;
-    constexpr int STEPS = T > GANG_TILES ? 1 : DIM / QUARTERS / 32; // at a time, by registers
-    struct gang_sums<T> m = {};
+    struct gang_sums m = {};
 
-#pragma unroll STEPS
+#pragma unroll
     for (int k = 0; k < DIM / QUARTERS; k += 32) {
         uint32_t left[2][4];
 
@@ -152,24 +148,24 @@ __device__ static inline void gang_logits(const uint16_t *head, const uint16_t *
 }
 
 // The same for heads that are not bf16 numbers, from the f32 heads.
-template <int DIM, int HEADS, int T, enum gang_way WAY>
+template <int DIM, int HEADS, enum gang_way WAY>
 __device__ __noinline__ static void logits_of_planes(const struct attend_args &a,
                                                      const struct gang_turn &turn, int row, int h0,
-                                                     int tall, int keys, float *parts)
+                                                     int room, int tall, int keys)
 {
     extern __shared__ __align__(16) unsigned char dynamic[];
     const uint16_t *key = (const uint16_t *)dynamic;
     int lane = (int)threadIdx.x % CUDA_WARP, warp = (int)threadIdx.x / CUDA_WARP;
     int k0 = warp % QUARTERS * (DIM / QUARTERS), tile0 = warp / QUARTERS;
     const float *q = a.q + ((size_t)row * (size_t)a.heads + (size_t)h0) * DIM;
-    struct gang_sums<T> m = {};
+    struct gang_sums m = {};
 
 #pragma unroll 1
     for (int k = k0; k < k0 + DIM / QUARTERS; k += 16) {
         const struct planes p = heads_planes<DIM>(q, min(tall, a.heads - h0), turn, a.round, k);
 
 #pragma unroll
-        for (int t = 0; t < T; t++) {
+        for (int t = 0; t < GANG_TILES; t++) {
             int tile = tile0 + WARPS / QUARTERS * t;
             uint32_t b[4];
 
@@ -184,7 +180,8 @@ __device__ __noinline__ static void logits_of_planes(const struct attend_args &a
             multiply(m.v[t], p.top, b[0], b[1]);
         }
     }
-    logits_put<DIM, HEADS, T, WAY>(m, keys, parts);
+    logits_put<DIM, HEADS, GANG_TILES, WAY>(m, keys,
+                                            (float *)(dynamic + parts_from(DIM, room, WAY)));
 }
 
 // Two neighbouring lanes trade a pair of columns, so that each has four adjacent ones, the even
@@ -304,18 +301,18 @@ __device__ static inline float over(float x, float y, float by)
 
 // What a block requests before earlier kernels have ended: its parameters, a cache line a warp,
 // and, into L2 only as they may still be written, its row's list, position and heads.
-template <int DIM, int BLOCKS = GANG>
+template <int DIM>
 __device__ static inline void gang_ahead(const struct attend_args &a, int row, const float *q,
                                          int heads, int rank)
 {
-    int t = (int)threadIdx.x, line = t / CUDA_WARP % 4 * 8, part = (t - CUDA_WARP) * BLOCKS + rank;
+    int t = (int)threadIdx.x, line = t / CUDA_WARP % 4 * 8, part = (t - CUDA_WARP) * GANG + rank;
 
     held(((const uint64_t *)&a)[min(line, (int)(sizeof(a) / sizeof(uint64_t)) - 1)]);
     if (t < CUDA_WARP / 2 && a.more.base && t * 32 < a.topk)
         prefetch_l2(a.sel + (size_t)row * (size_t)a.topk + t * 32);
     if (t == CUDA_WARP / 2)
         prefetch_l2(a.info + row);
-    if (t >= CUDA_WARP && t < CUDA_WARP * (1 + GANG / BLOCKS) && part < heads * DIM / 32)
+    if (t / CUDA_WARP == 1 && part < heads * DIM / 32)
         prefetch_l2(q + part * 32);
 }
 
@@ -346,13 +343,13 @@ __device__ static inline float logits_take(const float *part, int ld, int mine, 
 
 // The outputs of a block's share of the dimensions: the blocks' sums of values, added in order,
 // over the sum of exponentials.
-template <int DIM, enum gang_way WAY, int MINE>
+template <int DIM, enum gang_way WAY>
 __device__ static inline void sums_end(const struct attend_args &a, const struct gang_turn &turn,
                                        float *o, int heads, int rank, const float *far,
                                        const float *sums, const float (*sum_of)[TALL])
 {
     constexpr bool FAR = WAY == GANG_THROUGH || WAY == GANG_LOOSE;
-    constexpr int WIDE = MINE + PAD;
+    constexpr int MINE = DIM / GANG, WIDE = MINE + PAD;
 
     for (int i = (int)thread_here(); i < heads * (MINE / 4); i += THREADS) {
         int c = i % (MINE / 4) * 4, h = i / (MINE / 4), col = value_of(rank * MINE + c);

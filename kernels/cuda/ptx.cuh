@@ -124,24 +124,6 @@ __device__ static inline uint32_t counter_turn(uint32_t *counter, uint32_t last)
     return before;
 }
 
-// counter_turn without order, where the count passes nothing on.
-__device__ static inline uint32_t counter_number(uint32_t *counter, uint32_t last)
-{
-    uint32_t before;
-
-    asm volatile("atom.inc.relaxed.gpu.global.u32 %0, [%1], %2;"
-                 : "=r"(before)
-                 : "l"(counter), "r"(last)
-                 : "memory");
-    return before;
-}
-
-// counter_turn with release order alone; no result.
-__device__ static inline void counter_pass(uint32_t *counter, uint32_t last)
-{
-    asm volatile("red.inc.release.gpu.global.u32 [%0], %1;" ::"l"(counter), "r"(last) : "memory");
-}
-
 // Adds one with release order; no result.
 __device__ static inline void counter_add(uint32_t *counter)
 {

@@ -293,11 +293,6 @@ static void attend(struct lab *l)
         { CODEC_QW, CODEC_QC, 32, 512, 128, 512, 0, 900, 0, ATTEND_CAUSAL, ROUND_NONE, 64 },
         { CODEC_QW, CODEC_QC, 32, 512, 128, 64, 0, 900, 0, ATTEND_CAUSAL, ROUND_BF16, 64,
           .whole = true },
-        /* gang_slices.cu on 132 multiprocessors: gangs of 8 blocks, and heads that are not bf16 */
-        { CODEC_QW, CODEC_QC, 32, 512, 128, 64, 0, 900, 0, ATTEND_CAUSAL, ROUND_BF16, 64, 8,
-          .whole = true },
-        { CODEC_QW, CODEC_QC, 32, 512, 128, 64, 0, 900, 0, ATTEND_CAUSAL, ROUND_BF16,
-          .whole = true },
         { CODEC_QW, CODEC_QC, 33, 512, 128, 512, 0, 700, 0, ATTEND_CAUSAL, ROUND_BF16, 64, 40 },
         { CODEC_QW, CODEC_QC, 1, 512, 128, 512, 0, 700, 0, ATTEND_CAUSAL, ROUND_NONE, 64 },
         { CODEC_QW, CODEC_QC, 9, 256, 128, 896, 0, 1000, 0, ATTEND_CAUSAL, ROUND_BF16 },

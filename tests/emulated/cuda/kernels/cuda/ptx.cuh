@@ -59,16 +59,6 @@ static inline uint32_t counter_turn(uint32_t *counter, uint32_t last)
     return before;
 }
 
-static inline uint32_t counter_number(uint32_t *counter, uint32_t last)
-{
-    return counter_turn(counter, last);
-}
-
-static inline void counter_pass(uint32_t *counter, uint32_t last)
-{
-    (void)counter_turn(counter, last);
-}
-
 static inline void counter_add(uint32_t *counter)
 {
     ++*counter;
