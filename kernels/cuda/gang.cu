@@ -8,8 +8,7 @@
 // row alone, and shares are added in order, so a row's bits do not depend on the number of heads of
 // a gang, nor on how sums are exchanged. Where a block has little shared memory, logits and sums
 // reuse the memory of others (GANG_CLOSE). Where the clusters of a launch would not all be resident
-// at once, a gang may be eight independent blocks that exchange through global memory (GANG_LOOSE),
-// or take gang_slices.cu's way.
+// at once, a gang may be eight independent blocks that exchange through global memory (GANG_LOOSE).
 #include "kernels/cuda/gang_sums.cuh"
 
 extern "C" {
