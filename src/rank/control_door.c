@@ -140,12 +140,13 @@ static void make_room(struct door *d)
     door_dismiss(oldest);
 }
 
-/* Whoever waits cannot come in: this process has too much open already. */
+/* Whoever waits cannot come in: this process has too much open already. At the limit of files
+ * accept says so whether anybody waits or not. */
 static bool out_of_sockets(struct door *d)
 {
     int err = errno;
 
-    if (err != EMFILE && err != ENFILE && err != ENOBUFS && err != ENOMEM)
+    if ((err != EMFILE && err != ENFILE && err != ENOBUFS && err != ENOMEM) || !waits(d))
         return false;
     if (may_say(d))
         log_warn("%s: cannot let in who waits: %s", d->name, strerror(err));

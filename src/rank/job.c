@@ -132,12 +132,13 @@ static int run_rank(struct job *j, const struct config *cfg, struct drain *drain
 }
 
 /* The first code counts; but that a group failed only says that one of its ranks did, whose own
- * code tells why. */
+ * code tells why. A reply that was cut short is no such cause. */
 static void note_code(atomic_int *first, int code)
 {
     int old = CODE_DONE;
 
-    if (!atomic_compare_exchange_strong(first, &old, code) && old == CODE_GROUP)
+    if (!atomic_compare_exchange_strong(first, &old, code) && old == CODE_GROUP &&
+        code != CODE_NO)
         atomic_compare_exchange_strong(first, &old, code);
 }
 

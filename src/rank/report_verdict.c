@@ -218,6 +218,8 @@ static void chances(struct report_view *v)
 
 static void followers(struct report_view *v)
 {
+    if (v->of[0].log->rank > 0)
+        return; /* a lag is behind rank 0, of which there is no round */
     for (int i = 1; i < v->n; i++) {
         const struct tally *t = &v->of[i].log->sums;
         char name[sizeof(v->of[i].label)];
@@ -283,8 +285,9 @@ static void broken(struct report_view *v)
         const struct report_log *l = v->of[i].log;
 
         if (l->bad > 0)
-            say(v, VERDICT_WARN, "%lu of %lu lines in the log of %s are broken and left out%s.",
-                l->bad, l->lines, v->of[i].label, l->cut ? "; the last one is cut off" : "");
+            say(v, VERDICT_WARN, "%lu of %lu lines in %s%.200s are broken and left out%s.", l->bad,
+                l->lines, l->rank < 0 ? "" : "the log of ", l->rank < 0 ? l->path : v->of[i].label,
+                l->cut ? "; the last one is cut off" : "");
     }
 }
 

@@ -59,11 +59,12 @@ static int align(struct view_log *w, const struct report_log *first)
     const struct report_log *l = w->log;
     int64_t *d = malloc((l->rounds ? l->rounds : 1) * sizeof(*d));
     size_t known = 0, common = 0;
+    bool behind = first->rank <= 0; /* lags are behind rank 0 */
 
     if (!d)
         return fail(-ENOMEM, "report: out of memory");
     for (size_t i = 0; i < l->rounds; i++)
-        known += l->round[i].lag_known && view_round(first, l->round[i].round);
+        known += behind && l->round[i].lag_known && view_round(first, l->round[i].round);
     for (size_t i = 0; i < l->rounds; i++) {
         const struct log_round *r = &l->round[i], *with = view_round(first, r->round);
 

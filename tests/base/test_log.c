@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <pthread.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "src/base/log.h"
@@ -82,7 +83,8 @@ Test(log, a_failure_is_said_once_and_kept_for_its_thread)
     cr_expect(eq(str, log_lines.last, (char *)"error: % is no format"));
 }
 
-/* What stderr gets of a message of n bytes that is about something of `about` bytes. */
+/* What the first write to stderr has of a message of n bytes that is about something of `about`
+ * bytes: a socket of packets keeps writes apart. */
 static size_t written(size_t n, size_t about, char *out, size_t cap)
 {
     static char text[5000], subject[5000];
@@ -93,7 +95,8 @@ static size_t written(size_t n, size_t about, char *out, size_t cap)
     text[n] = 0;
     memset(subject, 'y', about);
     subject[about] = 0;
-    cr_assert(old >= 0 && pipe(fd) == 0 && dup2(fd[1], STDERR_FILENO) >= 0);
+    cr_assert(old >= 0 && socketpair(AF_UNIX, SOCK_SEQPACKET, 0, fd) == 0 &&
+              dup2(fd[1], STDERR_FILENO) >= 0);
     log_about(about ? subject : NULL);
     log_line(LOG_INFO, "%s", text);
     log_about(NULL);

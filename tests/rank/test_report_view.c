@@ -8,7 +8,7 @@
 
 struct verdict_case {
     const char *name;
-    struct rig_rank of[3];
+    struct rig_rank of[VIEW_LOGS];
     int n;
     const char *says[4]; /* each is part of a sentence */
     const char *never;
@@ -59,6 +59,23 @@ static const struct verdict_case verdicts[] = {
       .of = { { GOOD, .window = 10, .lag = -1 }, { GOOD, .rank = 1, .window = 10, .lag = 0.5 } },
       .n = 2,
       .says = { "Rank 1 starts its windows 0.50 ms after rank 0" } },
+    { .name = "lags are behind rank 0, which ran nothing",
+      .of = { { .rounds = 0 },
+              { GOOD, .rank = 1, .window = 10, .lag = 0 },
+              { GOOD, .rank = 2, .window = 10, .lag = 0.5 } },
+      .n = 3,
+      .never = "starts its windows" },
+    { .name = "empty logs leave room for what there is to say",
+      .of = { { GOOD, .window = 10, .rest = 3 },
+              { .rank = 1 },
+              { .rank = 2 },
+              { .rank = 3 },
+              { .rank = 4 },
+              { .rank = 5 },
+              { .rank = 6 },
+              { .rank = 7 } },
+      .n = 8,
+      .says = { "There is no round in the log of rank 7", "is in none of its steps" } },
     { .name = "a follower in time",
       .of = { { GOOD, .window = 10, .lag = -1 }, { GOOD, .rank = 1, .window = 10, .lag = 0.05 } },
       .n = 2,

@@ -54,7 +54,7 @@ try()
 
 one=("${BASE[@]}" --set threads=2 --set depth=3)
 try text 400 11 generate "${one[@]}" --max-tokens 6 --prompt 'Hello there'
-try jobs 190 1 generate "${one[@]}" --json --jobs "$WORK/jobs.jsonl"
+try jobs 190 2 generate "${one[@]}" --json --jobs "$WORK/jobs.jsonl"
 # nobody is ended before its own code is known, however busy this machine is
 two=("${one[@]}" --set ranks=2 --set link=loop --set grace_ms=20000 --set "log=$WORK/new")
 try ranks 400 7 generate "${two[@]}" --json --max-tokens 4 --prompt 'Hello there'
