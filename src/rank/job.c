@@ -137,8 +137,7 @@ static void note_code(atomic_int *first, int code)
 {
     int old = CODE_DONE;
 
-    if (!atomic_compare_exchange_strong(first, &old, code) && old == CODE_GROUP &&
-        code != CODE_NO)
+    if (!atomic_compare_exchange_strong(first, &old, code) && old == CODE_GROUP && code != CODE_NO)
         atomic_compare_exchange_strong(first, &old, code);
 }
 

@@ -279,9 +279,8 @@ struct impostor {
 static void *claim_to_lead(void *arg)
 {
     struct impostor *i = arg;
-    struct control_hello theirs, mine = {
-        .magic = CONTROL_MAGIC, .protocol = CONTROL_PROTOCOL, .world = 2
-    };
+    struct control_hello theirs,
+        mine = { .magic = CONTROL_MAGIC, .protocol = CONTROL_PROTOCOL, .world = 2 };
     int guest = accept(i->fd, NULL, NULL);
     int64_t until = clock_ns() + 5 * NS_PER_S;
     struct control_secret secret;
