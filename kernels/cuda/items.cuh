@@ -53,6 +53,7 @@ template <int BITS2> struct few_half : exl3_codes<BITS2> {
 
     static constexpr uint32_t KIND = 1u << (23 + BITS2 / 2); // of items; above the kinds of mat.h
     static constexpr int WORDS = BITS2 / 2;                  // of a lane and a k-step
+    static_assert(KIND > MAT_KIND_EXL3 << 16, "no kind of weights has this bit");
 
     int half;
 
