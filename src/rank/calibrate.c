@@ -4,6 +4,7 @@
 
 #include "src/base/clock.h"
 #include "src/base/log.h"
+#include "src/base/sort.h"
 #include "src/draft/drafter.h"
 #include "src/model/tokenizer.h"
 #include "src/rank/order.h"
@@ -45,18 +46,11 @@ struct meter {
     struct cost_table t;
 };
 
-static int compare_ns(const void *a, const void *b)
-{
-    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-
-    return (x > y) - (x < y);
-}
-
 static int32_t median_us(int64_t *ns, int n)
 {
     int64_t us;
 
-    qsort(ns, (size_t)n, sizeof(*ns), compare_ns);
+    sort_i64(ns, (size_t)n);
     us = ns[n / 2] / NS_PER_US;
     return (int32_t)(us < INT32_MAX ? us : INT32_MAX);
 }

@@ -9,6 +9,7 @@
 #include "src/base/clock.h"
 #include "src/base/json.h"
 #include "src/base/log.h"
+#include "src/base/sort.h"
 #include "src/draft/drafter.h"
 #include "src/model/family.h"
 #include "src/model/slot.h"
@@ -58,13 +59,6 @@ struct line {
     double plain_us, blas_us; /* of the same products done otherwise, 0: not done */
 };
 
-static int by_ns(const void *a, const void *b)
-{
-    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-
-    return (x > y) - (x < y);
-}
-
 static int by_us(const void *a, const void *b)
 {
     double x = ((const struct line *)a)->us, y = ((const struct line *)b)->us;
@@ -74,7 +68,7 @@ static int by_us(const void *a, const void *b)
 
 static int64_t median(int64_t *ns, int n)
 {
-    qsort(ns, (size_t)n, sizeof(*ns), by_ns);
+    sort_i64(ns, (size_t)n);
     return ns[n / 2];
 }
 

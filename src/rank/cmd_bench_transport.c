@@ -11,6 +11,7 @@
  */
 #include "src/base/clock.h"
 #include "src/base/log.h"
+#include "src/base/sort.h"
 #include "src/rank/bare.h"
 #include "src/rank/commands.h"
 #include "src/rank/exit_code.h"
@@ -53,17 +54,10 @@ struct rig {
     pthread_t thread;
 };
 
-static int by_value(const void *a, const void *b)
-{
-    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-
-    return (x > y) - (x < y);
-}
-
 /* Sorts t. */
 static double part_us(int64_t *t, int n, int percent)
 {
-    qsort(t, (size_t)n, sizeof(t[0]), by_value);
+    sort_i64(t, (size_t)n);
     return (double)t[(n - 1) * percent / 100] / NS_PER_US;
 }
 

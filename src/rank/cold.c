@@ -6,6 +6,7 @@
 #include "kernels/exchange.h"
 #include "kernels/plain.h"
 #include "src/base/log.h"
+#include "src/base/sort.h"
 #include "src/rank/calls.h"
 
 #include <errno.h>
@@ -18,13 +19,6 @@
 #define COPY ((size_t)1 << 30)
 
 typedef void queued_fn(struct cold *c, int call);
-
-static int by_ns(const void *a, const void *b)
-{
-    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-
-    return (x > y) - (x < y);
-}
 
 static void spill(struct cold *c)
 {
@@ -109,7 +103,7 @@ static int timed(struct cold *c, queued_fn *fn, int call, int64_t *out)
         return r;
     for (int i = 0; i < COLD_CALLS; i++)
         ns[i] = h[2 * i + 1] - h[2 * i];
-    qsort(ns, COLD_CALLS, sizeof(*ns), by_ns);
+    sort_i64(ns, COLD_CALLS);
     *out = ns[COLD_CALLS / 2];
     return 0;
 }

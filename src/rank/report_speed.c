@@ -2,6 +2,7 @@
 #include "src/rank/report_speed.h"
 
 #include "src/base/log.h"
+#include "src/base/sort.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -131,13 +132,6 @@ double speed_of(const struct speed_request *q)
     return (double)(q->tokens - 1) * 1e9 / (double)(q->last_ns - q->first_ns);
 }
 
-static int compare(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-
-    return (x > y) - (x < y);
-}
-
 double speed_median(const struct speed *s)
 {
     double *v = malloc((s->requests ? s->requests : 1) * sizeof(*v)), median = 0;
@@ -147,7 +141,7 @@ double speed_median(const struct speed *s)
         if (speed_of(&s->request[i]) > 0)
             v[n++] = speed_of(&s->request[i]);
     if (n > 0) {
-        qsort(v, n, sizeof(*v), compare);
+        sort_f64(v, n);
         median = n % 2 ? v[n / 2] : (v[n / 2 - 1] + v[n / 2]) / 2;
     }
     free(v);

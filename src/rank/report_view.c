@@ -2,6 +2,7 @@
 #include "src/rank/report_view.h"
 
 #include "src/base/log.h"
+#include "src/base/sort.h"
 
 #include <errno.h>
 #include <math.h>
@@ -40,13 +41,6 @@ const struct log_round *view_round(const struct report_log *l, uint32_t round)
 
 /* ---- clocks ---------------------------------------------------------------------------------- */
 
-static int compare_i64(const void *a, const void *b)
-{
-    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-
-    return (x > y) - (x < y);
-}
-
 static int64_t start_of(const struct log_round *r)
 {
     return r->t_ns + llround(((double)r->us[PART_STAGE] + (double)r->us[PART_ROWS]) * 1e3);
@@ -74,7 +68,7 @@ static int align(struct view_log *w, const struct report_log *first)
     }
     w->clock = common == 0 ? CLOCK_NONE : known ? CLOCK_KNOWN : CLOCK_GUESSED;
     if (common > 0) {
-        qsort(d, common, sizeof(*d), compare_i64);
+        sort_i64(d, common);
         w->ahead_ns = d[common / 2];
     }
     free(d);
@@ -116,13 +110,6 @@ static void fill_bins(struct view_log *w)
     }
 }
 
-static int compare_real(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-
-    return (x > y) - (x < y);
-}
-
 static int fill_quantiles(struct view_log *w)
 {
     const struct report_log *l = w->log;
@@ -132,7 +119,7 @@ static int fill_quantiles(struct view_log *w)
         return fail(-ENOMEM, "report: out of memory");
     for (size_t i = 0; i < l->rounds; i++)
         us[i] = log_round_us(&l->round[i]);
-    qsort(us, l->rounds, sizeof(*us), compare_real);
+    sort_f64(us, l->rounds);
     if (l->rounds > 0) {
         w->median_us = us[l->rounds / 2];
         w->p99_us = us[(size_t)((double)(l->rounds - 1) * 0.99)];

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "src/base/clock.h"
+#include "src/base/sort.h"
 #include "src/transport/comm.h"
 #include "tests/transport/wires.h"
 
@@ -62,13 +63,6 @@ static void rank_main(int rank, void *arg)
     free(x);
 }
 
-static int by_value(const void *a, const void *b)
-{
-    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-
-    return (x > y) - (x < y);
-}
-
 /* From the moment the later rank called until both have the sum. */
 static int bench_case(struct bench *b, const char *kind, size_t bytes, int with_work)
 {
@@ -92,7 +86,7 @@ static int bench_case(struct bench *b, const char *kind, size_t bytes, int with_
 
         t[k] = out - in;
     }
-    qsort(t, (size_t)b->rounds, sizeof(t[0]), by_value);
+    sort_i64(t, (size_t)b->rounds);
     p50 = (double)t[b->rounds / 2] / 1e3;
     printf("%-5s %7zu bytes %-12s p10 %7.1f us, p50 %7.1f, p99 %7.1f, %6.2f GB/s each way\n", kind,
            bytes, with_work ? "after work" : "back to back", (double)t[b->rounds / 10] / 1e3, p50,

@@ -17,6 +17,7 @@
 #include "kernels/ops.h"
 #include "src/base/clock.h"
 #include "src/base/rng.h"
+#include "src/base/sort.h"
 
 #define BLOCKS_MAX 512
 #define RUN_NS (40 * NS_PER_MS)
@@ -97,13 +98,6 @@ static int64_t cpu_ns(void)
     return (int64_t)t.tv_sec * NS_PER_S + t.tv_nsec;
 }
 
-static int by_time(const void *a, const void *b)
-{
-    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-
-    return x < y ? -1 : x > y;
-}
-
 /* The median of up to SAMPLES measurements; one takes at least BATCH_NS, because reading this clock
  * is a system call. */
 static double seconds(struct bench *b, run_fn *run, const void *args)
@@ -120,7 +114,7 @@ static double seconds(struct bench *b, run_fn *run, const void *args)
             run(b, args);
         sample[n++] = cpu_ns() - t;
     } while (n < SAMPLES && cpu_ns() < until);
-    qsort(sample, (size_t)n, sizeof(sample[0]), by_time);
+    sort_i64(sample, (size_t)n);
     return (double)(sample[n / 2] + 1) * 1e-9 / calls;
 }
 

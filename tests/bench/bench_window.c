@@ -2,6 +2,7 @@
  * first, then the median of many runs that are dropped, so that every run sees the same state. */
 #include "src/base/clock.h"
 #include "src/base/log.h"
+#include "src/base/sort.h"
 #include "tests/rig/goldens.h"
 #include "tests/rig/rig.h"
 
@@ -13,13 +14,6 @@
 #define START 200
 
 static const int row_counts[] = { 1, 2, 3, 4, 5, 6, 8, 16 };
-
-static int by_value(const void *a, const void *b)
-{
-    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
-
-    return x < y ? -1 : x > y;
-}
 
 /* The last row of a window of R rows has the bits of the one-row step there. */
 static void verify(struct rig *g, int slot, const int32_t *ids, int rows)
@@ -47,7 +41,7 @@ static void measure(struct rig *g, void *arg)
 {
     size_t n;
     const int32_t *ids = golden_i32(&n, "prose_long.ids");
-    uint64_t t[RUNS], one = 0;
+    int64_t t[RUNS], one = 0;
     int slot;
 
     if (slot_take(g->pool, g->q, -1, &slot) != 0)
@@ -66,7 +60,7 @@ static void measure(struct rig *g, void *arg)
             t[k] = clock_ns() - t[k];
         }
         s = comm_stats_take(g->comm);
-        qsort(t, RUNS, sizeof(t[0]), by_value);
+        sort_i64(t, RUNS);
         one = i ? one : t[RUNS / 2];
         if (g->rank == 0)
             printf("%d rank%s, %2d rows: %8.1f us, %.2f of one row; %llu exchanges, waited %.1f "

@@ -7,6 +7,7 @@
 
 #include "kernels/exchange.h"
 #include "src/base/clock.h"
+#include "src/base/sort.h"
 #include "tests/device/parts.h"
 
 #define COPIES 4
@@ -49,13 +50,6 @@ static void *filled(struct bench *b, size_t bytes)
     return p;
 }
 
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-
-    return x < y ? -1 : x > y;
-}
-
 static void measure(struct bench *b, bench_fn *fn)
 {
     struct graph *g = NULL;
@@ -79,7 +73,7 @@ static void measure(struct bench *b, bench_fn *fn)
             lab_fail(&lab, "%s", b->s->name);
         us[r] = (double)(clock_ns() - start) / NS_PER_US / INNER;
     }
-    qsort(us, REPEATS, sizeof(*us), by_value);
+    sort_f64(us, REPEATS);
     printf("%-34s rows %3d %9.2f us %8.1f GB/s\n", b->s->name, b->s->rows, us[REPEATS / 2],
            (double)b->s->bytes / us[REPEATS / 2] / 1e3);
     if (json)

@@ -13,6 +13,7 @@
 #include "kernels/exchange.h"
 #include "src/base/clock.h"
 #include "src/base/log.h"
+#include "src/base/sort.h"
 #include "src/transport/comm.h"
 #include "tests/device/parts.h"
 #include "tests/transport/wires.h"
@@ -82,13 +83,6 @@ static void queue_turns(struct bench *r, size_t n)
     }
 }
 
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-
-    return (x > y) - (x < y);
-}
-
 static int measure(struct bench *r, int size)
 {
     size_t n = (size_t)rows_of[size] * ROW;
@@ -116,7 +110,7 @@ static int measure(struct bench *r, int size)
     r->b->graph_close(g);
     if (err < 0)
         return err;
-    qsort(us, SAMPLES, sizeof(us[0]), by_value);
+    sort_f64(us, SAMPLES);
     if (r->rank == 0) {
         r->out->known[size] = true;
         r->out->p50[size] = us[SAMPLES / 2];

@@ -10,6 +10,7 @@
 
 #include "kernels/exchange.h"
 #include "src/base/clock.h"
+#include "src/base/sort.h"
 #include "tests/device/parts.h"
 
 #define POOL ((size_t)2 << 30)
@@ -69,13 +70,6 @@ static char *cold(struct product_bench *p, size_t bytes)
     return at;
 }
 
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-
-    return x < y ? -1 : x > y;
-}
-
 /* Median time of a call in us. */
 static double time_of(struct product_bench *p, call_fn *fn, int calls)
 {
@@ -98,7 +92,7 @@ static double time_of(struct product_bench *p, call_fn *fn, int calls)
             lab_fail(&p->lab, "a launch failed");
         us[r < 0 ? 0 : r] = (double)(clock_ns() - start) / NS_PER_US / calls;
     }
-    qsort(us, REPEATS, sizeof(*us), by_value);
+    sort_f64(us, REPEATS);
     p->b->graph_close(g);
     return us[REPEATS / 2];
 }
