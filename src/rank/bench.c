@@ -17,11 +17,6 @@
 #define FILE_BYTES ((size_t)4 << 20)
 #define FILE_DEPTH 8
 
-static double per(double a, double b)
-{
-    return b > 0 ? a / b : 0;
-}
-
 static double rate(int64_t tokens, int64_t ns)
 {
     return per((double)tokens * (double)NS_PER_S, (double)ns);

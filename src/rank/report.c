@@ -7,11 +7,6 @@
 
 #include <string.h>
 
-static double per(double a, double b)
-{
-    return b > 0 ? a / b : 0;
-}
-
 static double tok_s(const struct tally *t)
 {
     return per((double)t->landed * 1e9, (double)t->wall_ns);

@@ -42,11 +42,6 @@ void html_put(FILE *f, const char *text)
     }
 }
 
-static double per(double a, double b)
-{
-    return b > 0 ? a / b : 0;
-}
-
 static void asset(FILE *f, const struct report_asset *a)
 {
     fwrite(a->bytes, 1, a->n, f);

@@ -4,11 +4,6 @@
 
 #include <string.h>
 
-static double per(double a, double b)
-{
-    return b > 0 ? a / b : 0;
-}
-
 /* Bytes of a log that a terminal would obey are shown as '?'. */
 static void put_plain(FILE *f, const char *s)
 {

@@ -31,11 +31,6 @@ __attribute__((format(printf, 3, 4))) static void say(struct report_view *v, enu
     va_end(ap);
 }
 
-static double per(double a, double b)
-{
-    return b > 0 ? a / b : 0;
-}
-
 static double percent(double part, double whole)
 {
     return 100 * per(part, whole);

@@ -144,11 +144,6 @@ static void put_line(struct roundlog *l, const struct round_record *r)
 
 /* ---- sums ------------------------------------------------------------------------------------ */
 
-static double per(double a, double b)
-{
-    return b > 0 ? a / b : 0;
-}
-
 static void put_about(struct json_writer *w, const struct roundlog *l)
 {
     json_begin_object(w, "about");

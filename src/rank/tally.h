@@ -123,6 +123,12 @@ void tally_add(struct tally *t, const struct round_record *r);
 /* tally_minus - what happened since `before`. */
 struct tally tally_minus(const struct tally *t, const struct tally *before);
 
+/* per - a / b for means and shares; 0 where nothing was counted. */
+static inline double per(double a, double b)
+{
+    return b > 0 ? a / b : 0;
+}
+
 /* tally_depth - positions that were drafted at least once. */
 int tally_depth(const struct tally *t);
 
