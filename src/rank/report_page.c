@@ -119,12 +119,9 @@ static void tiles(const struct report_view *v, FILE *f)
 {
     const struct report_log *l = v->of[0].log;
     const struct tally *t = &l->sums;
-    const struct speed_sum *g = &l->speed.group;
-    double tok_s = g->ns > 0 ? (double)g->tokens * 1e9 / (double)g->ns
-                             : per((double)t->landed * 1e9, (double)t->wall_ns);
 
     fputs("<div class=\"tiles\">\n", f);
-    tile(f, "tokens a second", "", tok_s, 1);
+    tile(f, "tokens a second", "", view_tok_s(l), 1);
     tile(f, "tokens a round", "", per((double)t->landed, (double)t->rounds), 2);
     tile(f, "a round", " ms", view_round_ms(l), 2);
     tile(f, "of verified drafts accepted", " %", 100 * per((double)t->accepted, (double)t->drafted),
@@ -209,6 +206,26 @@ static void stretches(const struct report_view *v, FILE *f)
     fputs("<div class=\"key\" id=\"cut-key\"></div>\n</section>\n", f);
 }
 
+/* name | one number a log, made by `of`. */
+static void row(const struct report_view *v, const char *name, int decimals,
+                double (*of)(const struct view_log *w), FILE *f)
+{
+    fprintf(f, "<tr><td>%s</td>", name);
+    for (int i = 0; i < v->n; i++)
+        fprintf(f, "<td>%.*f</td>", decimals, of(&v->of[i]));
+    fputs("</tr>\n", f);
+}
+
+static double prompts_ms(const struct view_log *w)
+{
+    return (double)w->log->sums.prompt_ns / 1e6;
+}
+
+static double move_ms(const struct view_log *w)
+{
+    return per((double)w->log->sums.move_ns / 1e6, (double)w->log->sums.rounds);
+}
+
 static void over_time(const struct report_view *v, FILE *f)
 {
     card(f, "The whole run: time of a round",
@@ -221,62 +238,12 @@ static void over_time(const struct report_view *v, FILE *f)
     }
     numbers(f);
     heads(v, "milliseconds of a round", 1, f);
-    fputs("<tr><td>median</td>", f);
-    for (int i = 0; i < v->n; i++)
-        fprintf(f, "<td>%.3f</td>", v->of[i].median_us / 1e3);
-    fputs("</tr>\n<tr><td>slowest hundredth from</td>", f);
-    for (int i = 0; i < v->n; i++)
-        fprintf(f, "<td>%.3f</td>", v->of[i].p99_us / 1e3);
-    fputs("</tr>\n<tr><td>slowest</td>", f);
-    for (int i = 0; i < v->n; i++)
-        fprintf(f, "<td>%.3f</td>", v->of[i].max_us / 1e3);
-    fputs("</tr>\n<tr><td>nothing to do, in all</td>", f);
-    for (int i = 0; i < v->n; i++)
-        fprintf(f, "<td>%.1f</td>", (double)v->of[i].log->sums.gap_ns / 1e6);
-    fputs("</tr>\n<tr><td>prompt chunks, in all</td>", f);
-    for (int i = 0; i < v->n; i++)
-        fprintf(f, "<td>%.1f</td>", (double)v->of[i].log->sums.prompt_ns / 1e6);
-    fputs("</tr>\n", f);
+    row(v, "median", 3, view_median_ms, f);
+    row(v, "slowest hundredth from", 3, view_p99_ms, f);
+    row(v, "slowest", 3, view_max_ms, f);
+    row(v, "nothing to do, in all", 1, view_idle_ms, f);
+    row(v, "prompt chunks, in all", 1, prompts_ms, f);
     numbers_end(f);
-}
-
-static void exchange_row(const struct report_view *v, const char *name, int decimals,
-                         double (*of)(const struct tally *t), FILE *f)
-{
-    fprintf(f, "<tr><td>%s</td>", name);
-    for (int i = 0; i < v->n; i++)
-        fprintf(f, "<td>%.*f</td>", decimals, of(&v->of[i].log->sums));
-    fputs("</tr>\n", f);
-}
-
-static double exchanges_of(const struct tally *t)
-{
-    return per((double)t->exchanges, (double)t->rounds);
-}
-
-static double wait_of(const struct tally *t)
-{
-    return per((double)t->wait_ns / 1e6, (double)t->rounds);
-}
-
-static double move_of(const struct tally *t)
-{
-    return per((double)t->move_ns / 1e6, (double)t->rounds);
-}
-
-static double wait_each(const struct tally *t)
-{
-    return per((double)t->wait_ns / 1e3, (double)t->exchanges);
-}
-
-static double move_each(const struct tally *t)
-{
-    return per((double)t->move_ns / 1e3, (double)t->exchanges);
-}
-
-static double lag_of(const struct tally *t)
-{
-    return per((double)t->lag_ns / 1e3, (double)t->lags);
 }
 
 static void exchanges(const struct report_view *v, FILE *f)
@@ -292,12 +259,12 @@ static void exchanges(const struct report_view *v, FILE *f)
     }
     numbers(f);
     heads(v, "", 1, f);
-    exchange_row(v, "exchanges a round", 1, exchanges_of, f);
-    exchange_row(v, "waiting, ms a round", 3, wait_of, f);
-    exchange_row(v, "waiting, us an exchange", 1, wait_each, f);
-    exchange_row(v, "moving, ms a round", 3, move_of, f);
-    exchange_row(v, "moving, us an exchange", 1, move_each, f);
-    exchange_row(v, "window starts after rank 0's, us", 1, lag_of, f);
+    row(v, "exchanges a round", 1, view_exchanges, f);
+    row(v, "waiting, ms a round", 3, view_wait_ms, f);
+    row(v, "waiting, us an exchange", 1, view_wait_us, f);
+    row(v, "moving, ms a round", 3, move_ms, f);
+    row(v, "moving, us an exchange", 1, view_move_us, f);
+    row(v, "window starts after rank 0's, us", 1, view_lag_us, f);
     numbers_end(f);
 }
 

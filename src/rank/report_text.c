@@ -60,58 +60,18 @@ static double rounds_of(const struct view_log *w)
     return (double)w->log->sums.rounds;
 }
 
-static double median_of(const struct view_log *w)
-{
-    return w->median_us / 1e3;
-}
-
-static double p99_of(const struct view_log *w)
-{
-    return w->p99_us / 1e3;
-}
-
-static double max_of(const struct view_log *w)
-{
-    return w->max_us / 1e3;
-}
-
-static double exchanges_of(const struct view_log *w)
-{
-    return per((double)w->log->sums.exchanges, (double)w->log->sums.rounds);
-}
-
-static double wait_of(const struct view_log *w)
-{
-    return per((double)w->log->sums.wait_ns / 1e3, (double)w->log->sums.exchanges);
-}
-
-static double move_of(const struct view_log *w)
-{
-    return per((double)w->log->sums.move_ns / 1e3, (double)w->log->sums.exchanges);
-}
-
-static double lag_of(const struct view_log *w)
-{
-    return per((double)w->log->sums.lag_ns / 1e3, (double)w->log->sums.lags);
-}
-
-static double idle_of(const struct view_log *w)
-{
-    return (double)w->log->sums.gap_ns / 1e6;
-}
-
 static void numbers(const struct report_view *v, FILE *f)
 {
     heads(v, "rounds", f);
     line(v, "how many", "", rounds_of, f);
-    line(v, "median", "ms", median_of, f);
-    line(v, "slowest hundredth", "ms", p99_of, f);
-    line(v, "slowest", "ms", max_of, f);
-    line(v, "exchanges a round", "", exchanges_of, f);
-    line(v, "wait an exchange", "us", wait_of, f);
-    line(v, "move an exchange", "us", move_of, f);
-    line(v, "window starts late", "us", lag_of, f);
-    line(v, "nothing to do", "ms", idle_of, f);
+    line(v, "median", "ms", view_median_ms, f);
+    line(v, "slowest hundredth", "ms", view_p99_ms, f);
+    line(v, "slowest", "ms", view_max_ms, f);
+    line(v, "exchanges a round", "", view_exchanges, f);
+    line(v, "wait an exchange", "us", view_wait_us, f);
+    line(v, "move an exchange", "us", view_move_us, f);
+    line(v, "window starts late", "us", view_lag_us, f);
+    line(v, "nothing to do", "ms", view_idle_ms, f);
 }
 
 static void drafts(const struct report_log *l, FILE *f)

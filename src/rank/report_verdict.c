@@ -41,8 +41,6 @@ static void speed(struct report_view *v)
     const struct report_log *l = v->of[0].log;
     const struct tally *t = &l->sums;
     const struct speed *s = &l->speed;
-    double together = s->group.ns > 0 ? (double)s->group.tokens * 1e9 / (double)s->group.ns
-                                      : per((double)t->landed * 1e9, (double)t->wall_ns);
     char alone[96] = "";
 
     if (s->streams > 1)
@@ -52,7 +50,7 @@ static void speed(struct report_view *v)
     say(v, VERDICT_PLAIN,
         "%llu round%s gave %llu tokens: %.2f tokens a round, %.1f tok/s%s. A round takes %.2f ms.",
         (unsigned long long)t->rounds, t->rounds == 1 ? "" : "s", (unsigned long long)t->landed,
-        per((double)t->landed, (double)t->rounds), together, alone, view_round_ms(l));
+        per((double)t->landed, (double)t->rounds), view_tok_s(l), alone, view_round_ms(l));
 }
 
 /* The three largest parts of the first log's rounds. */
@@ -91,11 +89,6 @@ static void parts(struct report_view *v)
     say(v, VERDICT_PLAIN, "%s.", text);
 }
 
-static double waits_ms(const struct view_log *w)
-{
-    return per((double)w->log->sums.wait_ns / 1e6, (double)w->log->sums.rounds);
-}
-
 /* "Rank 0", at the start of a sentence. */
 static const char *subject(const struct view_log *w, char *buf, size_t cap)
 {
@@ -107,17 +100,16 @@ static const char *subject(const struct view_log *w, char *buf, size_t cap)
 /* What even the slowest rank waits is nobody's lateness. */
 static void wire(struct report_view *v, const struct view_log *slow)
 {
-    double whole = view_round_ms(slow->log), exchanges;
+    double whole = view_round_ms(slow->log);
     char name[sizeof(slow->label)];
 
-    if (waits_ms(slow) <= WIRE_HEAVY * whole)
+    if (view_wait_ms(slow) <= WIRE_HEAVY * whole)
         return;
-    exchanges = per((double)slow->log->sums.exchanges, (double)slow->log->sums.rounds);
     say(v, VERDICT_WARN,
         "%s waits least, and yet %.2f ms a round, %.0f%% of it: %.0f exchanges of %.0f us each. "
         "Nobody is late then: it is the link, or a machine with fewer free cores than threads.",
-        subject(slow, name, sizeof(name)), waits_ms(slow), percent(waits_ms(slow), whole),
-        exchanges, 1e3 * per(waits_ms(slow), exchanges));
+        subject(slow, name, sizeof(name)), view_wait_ms(slow), percent(view_wait_ms(slow), whole),
+        view_exchanges(slow), view_wait_us(slow));
 }
 
 /* Who waits for whom: the rank that waits least is the one the others wait for. Of `ran` logs with
@@ -133,26 +125,26 @@ static void balance(struct report_view *v, int ran)
             say(v, VERDICT_PLAIN,
                 "%s waits %.2f ms a round for other ranks. Give the logs of all ranks to see which "
                 "one is slower.",
-                subject(slow, name, sizeof(name)), waits_ms(slow));
+                subject(slow, name, sizeof(name)), view_wait_ms(slow));
         return;
     }
     for (int i = 1; i < ran; i++) {
-        if (waits_ms(&v->of[i]) < waits_ms(slow))
+        if (view_wait_ms(&v->of[i]) < view_wait_ms(slow))
             slow = &v->of[i];
-        if (waits_ms(&v->of[i]) > waits_ms(quick))
+        if (view_wait_ms(&v->of[i]) > view_wait_ms(quick))
             quick = &v->of[i];
     }
     wire(v, slow);
-    more = waits_ms(quick) - waits_ms(slow);
-    if (more > DIFFERENT * whole && more > DIFFERENT_WAIT * waits_ms(quick))
+    more = view_wait_ms(quick) - view_wait_ms(slow);
+    if (more > DIFFERENT * whole && more > DIFFERENT_WAIT * view_wait_ms(quick))
         say(v, VERDICT_WARN,
             "%s is the slower rank: %s waits %.2f ms a round for it, %.2f ms more than the other "
             "way round.",
-            subject(slow, name, sizeof(name)), quick->label, waits_ms(quick), more);
+            subject(slow, name, sizeof(name)), quick->label, view_wait_ms(quick), more);
     else
         say(v, VERDICT_PLAIN,
             "No rank is slower than another: each waits %.2f to %.2f ms a round in exchanges.",
-            waits_ms(slow), waits_ms(quick));
+            view_wait_ms(slow), view_wait_ms(quick));
 }
 
 static void drafts(struct report_view *v)

@@ -24,6 +24,59 @@ double view_round_ms(const struct report_log *l)
     return ms;
 }
 
+double view_tok_s(const struct report_log *l)
+{
+    const struct speed_sum *g = &l->speed.group;
+
+    return g->ns > 0 ? (double)g->tokens * 1e9 / (double)g->ns
+                     : per((double)l->sums.landed * 1e9, (double)l->sums.wall_ns);
+}
+
+double view_median_ms(const struct view_log *w)
+{
+    return w->median_us / 1e3;
+}
+
+double view_p99_ms(const struct view_log *w)
+{
+    return w->p99_us / 1e3;
+}
+
+double view_max_ms(const struct view_log *w)
+{
+    return w->max_us / 1e3;
+}
+
+double view_idle_ms(const struct view_log *w)
+{
+    return (double)w->log->sums.gap_ns / 1e6;
+}
+
+double view_exchanges(const struct view_log *w)
+{
+    return per((double)w->log->sums.exchanges, (double)w->log->sums.rounds);
+}
+
+double view_wait_ms(const struct view_log *w)
+{
+    return per((double)w->log->sums.wait_ns / 1e6, (double)w->log->sums.rounds);
+}
+
+double view_wait_us(const struct view_log *w)
+{
+    return per((double)w->log->sums.wait_ns / 1e3, (double)w->log->sums.exchanges);
+}
+
+double view_move_us(const struct view_log *w)
+{
+    return per((double)w->log->sums.move_ns / 1e3, (double)w->log->sums.exchanges);
+}
+
+double view_lag_us(const struct view_log *w)
+{
+    return per((double)w->log->sums.lag_ns / 1e3, (double)w->log->sums.lags);
+}
+
 const struct log_round *view_round(const struct report_log *l, uint32_t round)
 {
     size_t lo = 0, hi = l->rounds;

@@ -76,8 +76,26 @@ const struct log_round *view_round(const struct report_log *l, uint32_t round);
 /* view_judge - the sentences; called by open. */
 void view_judge(struct report_view *v);
 
-/* view_part - a part's share of a log's rounds in milliseconds a round; view_round_ms - of all. */
+/* view_part_ms - a part's share of a log's rounds in milliseconds a round; view_round_ms - of
+ * all. */
 double view_part_ms(const struct report_log *l, enum part p);
 double view_round_ms(const struct report_log *l);
+
+/* view_tok_s - tokens a second of all streams together: over groups of requests, else over
+ * rounds. */
+double view_tok_s(const struct report_log *l);
+
+/* One number of a log: of its rounds (median, slowest hundredth from, slowest), what it had nothing
+ * to do in all; exchanges a round, what they wait a round; what one waits and moves; how late
+ * windows start. */
+double view_median_ms(const struct view_log *w);
+double view_p99_ms(const struct view_log *w);
+double view_max_ms(const struct view_log *w);
+double view_idle_ms(const struct view_log *w);
+double view_exchanges(const struct view_log *w);
+double view_wait_ms(const struct view_log *w);
+double view_wait_us(const struct view_log *w);
+double view_move_us(const struct view_log *w);
+double view_lag_us(const struct view_log *w);
 
 #endif
