@@ -305,18 +305,14 @@ static struct log_round small_round(const struct round_record *r)
 {
     struct log_round s = { .round = r->round,
                            .t_ns = r->t_ns,
-                           .windows = (uint8_t)r->windows,
                            .move_us = (float)r->move_ns / 1e3f,
                            .prompt_us = (float)r->prompt_ns / 1e3f,
                            .lag_known = r->lag_known,
                            .lag_us = (float)r->lag_ns / 1e3f };
     int64_t rest = r->wall_ns - record_busy_ns(r);
 
-    for (int i = 0; i < r->windows; i++) {
+    for (int i = 0; i < r->windows; i++)
         s.landed = (uint16_t)(s.landed + r->slot[i].landed);
-        s.drafted = (uint16_t)(s.drafted + r->slot[i].k);
-        s.accepted = (uint16_t)(s.accepted + r->slot[i].a);
-    }
     split(&s, PART_PLAN, r->plan_ns, 0);
     split(&s, PART_STAGE, r->stage_ns, 0);
     split(&s, PART_ROWS, r->engram_ns + r->ahead_ns, 0);

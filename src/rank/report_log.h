@@ -36,8 +36,7 @@ struct log_round {
     uint32_t round;
     int64_t t_ns;
     float us[PARTS], wait_us[PART_STEPS], move_us, prompt_us, lag_us;
-    uint16_t landed, drafted, accepted;
-    uint8_t windows;
+    uint16_t landed;
     bool lag_known;
 };
 

@@ -144,7 +144,6 @@ static void fill_bins(struct view_log *w)
             b->first = r->round;
             b->at_s = (double)(r->t_ns - l->round[0].t_ns) / 1e9;
         }
-        b->last = r->round;
         b->rounds++;
         b->tokens += r->landed;
         b->move_us += r->move_us;

@@ -27,7 +27,7 @@ enum view_clock {
 
 /* Neighbouring rounds of one log, as means; us_max is the slowest round. */
 struct view_bin {
-    uint32_t first, last;
+    uint32_t first;
     double at_s; /* of its first round, since the log's first */
     double us[PARTS], move_us, us_max, tokens, rounds;
 };
