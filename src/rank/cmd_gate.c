@@ -271,7 +271,6 @@ static bool full_document(const struct gate *g)
 static int look_around(struct gate *g, const struct config *base, struct about *a)
 {
     struct rank k = { .cfg = *base, .drain = g->job.drain };
-    const struct backend_ops *b;
     int tokens = full_document(g) ? GATE_DOCUMENT_FULL : GATE_DOCUMENT_QUICK, room, code;
 
     if (strcmp(k.cfg.link, "loop") == 0)
@@ -289,14 +288,11 @@ static int look_around(struct gate *g, const struct config *base, struct about *
             code = CODE_CONFIG;
         }
     }
-    if (code == 0) {
-        code = gate_texts(g, g->o->prompts, k.tok, tokens < room ? tokens : room);
-    }
     if (code == 0)
-        code = exit_code_of(STEP_DEVICE, backend_find(k.cfg.backend, &b));
+        code = gate_texts(g, g->o->prompts, k.tok, tokens < room ? tokens : room);
     if (code == 0) {
-        a->caps = b->caps;
-        a->host = b->caps & BACKEND_HOST_MEMORY;
+        a->caps = k.backend->caps;
+        a->host = a->caps & BACKEND_HOST_MEMORY;
     }
     rank_close(&k);
     return code;

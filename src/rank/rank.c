@@ -318,28 +318,22 @@ static int check_settings(struct rank *k)
 }
 
 /* Before anything is loaded: every rank finds it, and none has to hear it from another. */
-static int check_comm(const struct config *c)
+static int check_comm(const struct rank *k)
 {
-    const struct backend_ops *b;
-    int r = backend_find(c->backend, &b);
+    const char *comm = k->cfg.comm;
 
-    if (r == 0 && b->caps & BACKEND_HOST_MEMORY &&
-        (strcmp(c->comm, "peer") == 0 || strcmp(c->comm, "nccl") == 0))
-        return fail(-ENODEV, "config: comm %s with backend %s, want backend cuda", c->comm,
-                    b->name);
-    return r;
+    if (k->backend->caps & BACKEND_HOST_MEMORY &&
+        (strcmp(comm, "peer") == 0 || strcmp(comm, "nccl") == 0))
+        return fail(-ENODEV, "config: comm %s with backend %s, want backend cuda", comm,
+                    k->backend->name);
+    return 0;
 }
 
 /* Before anything is loaded: what `pin` says may be wrong. */
 static int place_threads(struct rank *k)
 {
-    const struct backend_ops *b;
-    bool host;
-    int r = backend_find(k->cfg.backend, &b);
+    bool host = k->backend->caps & BACKEND_HOST_MEMORY;
 
-    if (r < 0)
-        return r;
-    host = b->caps & BACKEND_HOST_MEMORY;
     return placing_of(&k->cfg, host ? config_threads(&k->cfg) - 1 : 0, !host && k->cfg.ranks > 1,
                       &k->placing);
 }
@@ -347,11 +341,10 @@ static int place_threads(struct rank *k)
 /* Of memory that is the host's: what a device has, its own allocations tell. */
 static int check_memory(const struct rank *k, const struct memory_plan *p)
 {
-    const struct backend_ops *b;
-    int place, r = backend_find(k->cfg.backend, &b);
+    int place;
 
-    if (r < 0 || !(b->caps & BACKEND_HOST_MEMORY))
-        return r;
+    if (!(k->backend->caps & BACKEND_HOST_MEMORY))
+        return 0;
     return memory_check(p, config_neighbours(&k->cfg, &place), memory_available());
 }
 
@@ -374,21 +367,22 @@ static int plan_memory(struct rank *k)
 /* Before a pack is made for it. */
 static int look_for_device(const struct rank *k)
 {
-    const struct backend_ops *b;
     char why[160];
-    int r = backend_find(k->cfg.backend, &b);
+    int r;
 
-    if (r < 0 || b->caps & BACKEND_HOST_MEMORY || (k->keep && k->keep->dev))
-        return r;
-    r = b->probe(config_device(&k->cfg), why, sizeof(why));
-    return r < 0 ? fail(r, "%s: %s", b->name, why) : 0;
+    if (k->backend->caps & BACKEND_HOST_MEMORY || (k->keep && k->keep->dev))
+        return 0;
+    r = k->backend->probe(config_device(&k->cfg), why, sizeof(why));
+    return r < 0 ? fail(r, "%s: %s", k->backend->name, why) : 0;
 }
 
 int rank_load(struct rank *k)
 {
     enum exit_step step = STEP_CONFIG;
-    int r = check_comm(&k->cfg);
+    int r = backend_find(k->cfg.backend, &k->backend);
 
+    if (r == 0)
+        r = check_comm(k);
     if (r == 0)
         r = look_for_device(k);
     if (r < 0)
@@ -434,7 +428,6 @@ static enum comm_wire wire_of(const struct rank *k)
 static int open_device(struct rank *k)
 {
     const struct config *c = &k->cfg;
-    const struct backend_ops *b;
     int r;
 
     if (k->keep && k->keep->dev) {
@@ -445,12 +438,10 @@ static int open_device(struct rank *k)
         r = k->dev->ops->queue_open(k->dev, &k->q);
         return r < 0 ? r : resident_bind(k->resident, k->pack, k->plan.part, BLUEPRINT_PARTS);
     }
-    r = backend_find(c->backend, &b);
     placing_workers(&k->placing); /* which the backend starts */
+    r = k->backend->open(config_device(c), config_threads(c), &k->dev);
     if (r == 0)
-        r = b->open(config_device(c), config_threads(c), &k->dev);
-    if (r == 0)
-        r = b->queue_open(k->dev, &k->q);
+        r = k->backend->queue_open(k->dev, &k->q);
     if (r == 0) {
         k->dev->overlap = c->overlap;
         r = memory_check(&k->memory, 1, k->dev->ops->room(k->dev));

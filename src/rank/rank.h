@@ -29,6 +29,7 @@
 #include <stdint.h>
 
 struct accept;
+struct backend_ops;
 struct comm;
 struct device;
 struct meeting;
@@ -65,6 +66,7 @@ struct rank {
     char cause[GROUP_REASON_BYTES]; /* of the end of a rank without a group */
 
     /* load */
+    const struct backend_ops *backend;
     struct pack *pack;
     struct blueprint plan;
     struct model *model;     /* of the plan */
