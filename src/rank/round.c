@@ -252,7 +252,7 @@ int round_admit(struct rounds *r, const struct plan_admit *p)
         memcpy(s->prompt, p->ids, (size_t)p->n * sizeof(int32_t));
     r->sampler[p->slot] = p->sampler;
     r->sampler[p->slot].prompt = p->n;
-    accept_admit(k->acc, &k->x, p->slot, &r->sampler[p->slot], p->bias, p->sampler.biases);
+    accept_admit(k->acc, &k->x, p->slot, &r->sampler[p->slot], p->bias);
     s->pass_ready = false;
     r->follows_round = false;
     k->arena.used = 0;

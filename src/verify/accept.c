@@ -171,9 +171,9 @@ void accept_route(struct accept *a, int candidates, bool whole)
 /* ---- staging --------------------------------------------------------------------------------- */
 
 void accept_admit(struct accept *a, struct exec *x, int slot, const struct sampler *s,
-                  const struct logit_bias *bias, int n)
+                  const struct logit_bias *bias)
 {
-    history_admit(a->history, x, slot, s, bias, n);
+    history_admit(a->history, x, slot, s, bias);
 }
 
 /* Candidates that a slot needs of every rank, 0 for whole rows. Classes, so that few sizes

@@ -42,10 +42,10 @@ struct window;
 int accept_open(struct device *d, const struct model *m, int site, struct accept **out);
 void accept_close(struct accept *a);
 
-/* accept_admit - a request enters the slot: its history is empty, its n biases are these.
- * in       n is s->biases; both checked (sampler.h), the same on all ranks */
+/* accept_admit - a request enters the slot: its history is empty, its biases are these.
+ * in       bias [s->biases]; both checked (sampler.h), the same on all ranks */
 void accept_admit(struct accept *a, struct exec *x, int slot, const struct sampler *s,
-                  const struct logit_bias *bias, int n);
+                  const struct logit_bias *bias);
 
 /* accept_stage - the uploads of a window: samplers, and what has landed since the slots' last one.
  * per_slot [SLOTS_MAX], by slot number, host memory, the same on all ranks

@@ -7,7 +7,6 @@
 #include "src/model/exec.h"
 #include "src/model/slot.h"
 
-#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -77,17 +76,16 @@ void history_close(struct history *h)
 }
 
 void history_admit(struct history *h, struct exec *x, int slot, const struct sampler *s,
-                   const struct logit_bias *bias, int n)
+                   const struct logit_bias *bias)
 {
     size_t at = (size_t)slot * (size_t)h->share, bytes = (size_t)h->share * sizeof(float);
 
-    assert(s->biases == n);
     h->counted[slot] = 0;
     if (sampler_counts(s))
         x->q->ops->put(x->q, h->count + at, h->row, bytes);
-    if (n == 0)
+    if (s->biases == 0)
         return;
-    for (int i = 0; i < n; i++)
+    for (int i = 0; i < s->biases; i++)
         if (bias[i].id >= h->first && bias[i].id < h->first + h->share)
             h->row[bias[i].id - h->first] += bias[i].add;
     x->q->ops->put(x->q, h->bias + at, h->row, bytes);

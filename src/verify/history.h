@@ -20,9 +20,10 @@ struct slot_pool;
 int history_open(struct device *d, int first, int share, struct history **out);
 void history_close(struct history *h);
 
-/* history_admit - a request enters the slot: nothing of it is counted, its biases are these. */
+/* history_admit - a request enters the slot: nothing of it is counted, its biases are these.
+ * in       bias [s->biases] */
 void history_admit(struct history *h, struct exec *x, int slot, const struct sampler *s,
-                   const struct logit_bias *bias, int n);
+                   const struct logit_bias *bias);
 
 /* history_follow - count what has landed in the slot since the last call.
  * in       sampler [SLOTS_MAX], device: already those of this window */

@@ -263,7 +263,7 @@ static void decode(struct draft_rig *b, struct rig *g)
     CHECK(accept_open(g->dev, g->m, g->m->sites + dr->sites, &acc) == 0, "accept");
     for (int s = 0; s < d->slots; s++) {
         p.slot[s] = draft_slot(b, g, s, 0);
-        accept_admit(acc, &g->x, p.slot[s], &d->sampler[s], NULL, 0);
+        accept_admit(acc, &g->x, p.slot[s], &d->sampler[s], NULL);
     }
     if (d->captured)
         capture_round(g, acc, dr, d, &p, &graphs);

@@ -151,7 +151,7 @@ static void admit(struct bench *b, int slot, const struct voice *v, const int32_
     bench_must(b, slot_take(b->pool, b->x.q, slot, &slot), "slot");
     b->sampler[slot] = v->s;
     b->sampler[slot].prompt = n;
-    accept_admit(b->a, &b->x, slot, &b->sampler[slot], v->bias, v->s.biases);
+    accept_admit(b->a, &b->x, slot, &b->sampler[slot], v->bias);
     for (int at = 0; at < n - 1;) {
         int len = n - 1 - at < 20 ? n - 1 - at : 20;
 

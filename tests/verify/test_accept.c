@@ -232,7 +232,7 @@ static void fresh(struct bench *b, int slot, int voice)
     slot_drop(b->pool, slot);
     bench_must(b, slot_take(b->pool, b->x.q, slot, &slot), "slot");
     b->sampler[slot] = voices[voice];
-    accept_admit(b->a, &b->x, slot, &b->sampler[slot], NULL, 0);
+    accept_admit(b->a, &b->x, slot, &b->sampler[slot], NULL);
 }
 
 static void talk_serial(struct bench *b, struct talk *t, int voice)
