@@ -6,6 +6,7 @@
 #include "kernels/backend.h"
 #include "src/base/log.h"
 #include "src/draft/draft_table.h"
+#include "src/model/buffers.h"
 #include "src/model/deepseek_v41.h"
 #include "src/model/exec.h"
 #include "src/model/family.h"
@@ -148,38 +149,38 @@ static int count_weight(struct walk *w, const struct weight *d, void *target)
 
 /* ---- device ---------------------------------------------------------------------------------- */
 
-static int alloc_buffers(struct dspark *d)
+static size_t refined_bytes(const struct dspark *d)
+{
+    size_t n =
+        d->keep_refined ? (size_t)(SLOTS_MAX * d->a->block * d->m->ranks * d->candidates) : 0;
+
+    return sizeof(struct candidate) * n;
+}
+
+static int buffers(struct dspark *d, buffers_fn *fn)
 {
     size_t rows = (size_t)(SLOTS_MAX * d->a->block);
-    size_t kept = d->keep_refined ? rows * (size_t)(d->m->ranks * d->candidates) : 0;
-    struct {
-        void *at;
-        size_t bytes;
-    } b[] = {
+    const struct buffer b[] = {
         { &d->seg, sizeof(struct segment) * SLOTS_MAX },
         { &d->tok, sizeof(int32_t) * rows },
         { &d->info, sizeof(struct row_info) * rows },
         { &d->sampler, sizeof(struct sampler) * SLOTS_MAX },
         { &d->draft, sizeof(int32_t) * rows },
         { &d->conf, sizeof(float) * rows },
-        { &d->refined, sizeof(struct candidate) * kept },
+        { &d->refined, refined_bytes(d) },
     };
 
-    for (size_t i = 0; i < sizeof(b) / sizeof(b[0]); i++) {
-        void *p;
-        int r;
+    return fn(d->dev, b, sizeof(b) / sizeof(b[0]));
+}
 
-        if (b[i].bytes == 0)
-            continue;
-        r = d->dev->ops->alloc(d->dev, b[i].bytes, &p);
-        if (r < 0)
-            return r;
-        memcpy(b[i].at, &p, sizeof(p));
-    }
-    if (!kept)
+static int alloc_refined(struct dspark *d)
+{
+    size_t bytes = refined_bytes(d);
+
+    if (bytes == 0)
         return 0;
-    d->h_refined = malloc(sizeof(struct candidate) * kept);
-    return d->h_refined ? 0 : fail(-ENOMEM, "draft dspark: no memory for %zu candidates", kept);
+    d->h_refined = malloc(bytes);
+    return d->h_refined ? 0 : fail(-ENOMEM, "draft dspark: no memory for candidates");
 }
 
 static int upload_blocks(struct dspark *d)
@@ -208,7 +209,9 @@ static int dspark_ready(struct drafter *base, struct device *dev, const struct s
     int r;
 
     d->dev = dev;
-    r = alloc_buffers(d);
+    r = buffers(d, buffers_alloc);
+    if (r == 0)
+        r = alloc_refined(d);
     if (r == 0)
         r = upload_blocks(d);
     if (r == 0)
@@ -235,11 +238,8 @@ static void dspark_close(struct drafter *base)
     for (int i = 0; i < d->a->stages; i++)
         v41_layer_free(&d->stage[i], d->dev);
     if (d->dev) {
-        void *const p[] = { d->seg,   d->tok,  d->info,    d->sampler,
-                            d->draft, d->conf, d->refined, (void *)d->freq };
-
-        for (size_t i = 0; i < sizeof(p) / sizeof(p[0]); i++)
-            d->dev->ops->free(d->dev, p[i]);
+        buffers(d, buffers_free);
+        d->dev->ops->free(d->dev, (void *)d->freq);
     }
     free(d->h_refined);
     free(d->stage);

@@ -18,6 +18,7 @@
 #include "src/base/json.h"
 #include "src/base/log.h"
 #include "src/draft/draft_table.h"
+#include "src/model/buffers.h"
 #include "src/model/exec.h"
 #include "src/model/family.h"
 #include "src/model/window.h"
@@ -105,6 +106,20 @@ static void mtp_weights(void *object, struct walk *w)
     walk_vec(w, &d->norm, dim, SHARD_NONE, 1, "%sshared_head.norm.weight", at);
 }
 
+static int buffers(struct mtp *d, buffers_fn *fn)
+{
+    const struct buffer b[] = {
+        { &d->seg, sizeof(struct segment) * SLOTS_MAX },
+        { &d->pending, sizeof(int32_t) * SLOTS_MAX },
+        { &d->info, sizeof(struct row_info) * SLOTS_MAX },
+        { &d->sampler, sizeof(struct sampler) * SLOTS_MAX },
+        { &d->draft, sizeof(int32_t) * BLOCK * SLOTS_MAX },
+        { &d->conf, sizeof(float) * SLOTS_MAX },
+    };
+
+    return fn(d->dev, b, sizeof(b) / sizeof(b[0]));
+}
+
 static int upload(struct mtp *d)
 {
     int32_t pending[SLOTS_MAX];
@@ -124,27 +139,10 @@ static int upload(struct mtp *d)
 static int mtp_ready(struct drafter *base, struct device *dev, const struct slot_pool *p)
 {
     struct mtp *d = (struct mtp *)base;
-    struct {
-        void *at;
-        size_t bytes;
-    } b[] = {
-        { &d->seg, sizeof(struct segment) * SLOTS_MAX },
-        { &d->pending, sizeof(int32_t) * SLOTS_MAX },
-        { &d->info, sizeof(struct row_info) * SLOTS_MAX },
-        { &d->sampler, sizeof(struct sampler) * SLOTS_MAX },
-        { &d->draft, sizeof(int32_t) * BLOCK * SLOTS_MAX },
-        { &d->conf, sizeof(float) * SLOTS_MAX },
-    };
-    int r = 0;
+    int r;
 
     d->dev = dev;
-    for (size_t i = 0; i < sizeof(b) / sizeof(b[0]) && r == 0; i++) {
-        void *at;
-
-        r = dev->ops->alloc(dev, b[i].bytes, &at);
-        if (r == 0)
-            memcpy(b[i].at, &at, sizeof(at));
-    }
+    r = buffers(d, buffers_alloc);
     if (r == 0)
         r = upload(d);
     if (r == 0)
@@ -158,12 +156,8 @@ static void mtp_close(struct drafter *base)
 
     if (!d)
         return;
-    if (d->dev) {
-        void *const p[] = { d->seg, d->pending, d->info, d->sampler, d->draft, d->conf };
-
-        for (size_t i = 0; i < sizeof(p) / sizeof(p[0]); i++)
-            d->dev->ops->free(d->dev, p[i]);
-    }
+    if (d->dev)
+        buffers(d, buffers_free);
     free(d);
 }
 

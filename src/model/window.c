@@ -4,6 +4,7 @@
 #include "kernels/backend.h"
 #include "src/base/clock.h"
 #include "src/base/log.h"
+#include "src/model/buffers.h"
 #include "src/model/exec.h"
 #include "src/model/family.h"
 #include "src/model/row_store.h"
@@ -17,16 +18,10 @@
 
 #define WINDOW_BUFFERS (10 + WINDOW_TABLES)
 
-/* One device allocation of the window and where its address goes. */
-struct buffer {
-    void *at; /* address of a pointer in struct window */
-    size_t bytes;
-};
-
-static int window_buffers(struct window *w, const struct model *m, struct buffer b[WINDOW_BUFFERS])
+static size_t window_buffers(struct window *w, const struct model *m,
+                             struct buffer b[WINDOW_BUFFERS])
 {
-    size_t rows = (size_t)w->rows_max;
-    int n = 0;
+    size_t rows = (size_t)w->rows_max, n = 0;
 
     b[n++] = (struct buffer){ &w->d_seg, sizeof(struct segment) * SLOTS_MAX };
     b[n++] = (struct buffer){ &w->d_cover, sizeof(struct segment) * SLOTS_MAX };
@@ -45,22 +40,12 @@ static int window_buffers(struct window *w, const struct model *m, struct buffer
     return n;
 }
 
-static void free_host(struct window *w)
-{
-    for (int t = 0; t < WINDOW_TABLES; t++) {
-        w->dev->ops->host_free(w->dev, w->h_engram[t]);
-        w->dev->ops->host_free(w->dev, w->owed[t].flag);
-    }
-    free(w->tok);
-    free(w);
-}
-
 int window_open(struct device *d, const struct model *m, int rows_max, struct window **out)
 {
     struct buffer b[WINDOW_BUFFERS];
     struct window *w = calloc(1, sizeof(*w));
-    int n, done = 0, r;
     void *p;
+    int r;
 
     if (!w)
         return fail(-ENOMEM, "window: out of memory");
@@ -70,37 +55,28 @@ int window_open(struct device *d, const struct model *m, int rows_max, struct wi
     w->tok = calloc((size_t)rows_max, sizeof(int32_t));
     if (!w->tok) {
         r = fail(-ENOMEM, "window: no memory for %d rows", rows_max);
-        goto free_host;
+        goto close;
     }
     for (int t = 0; t < m->tables; t++) {
         w->engram_ld[t] = m->engram_ld[t];
         r = d->ops->host_alloc(d, sizeof(float) * (size_t)rows_max * (size_t)m->engram_ld[t], &p);
         if (r < 0)
-            goto free_host;
+            goto close;
         w->h_engram[t] = p;
         r = d->ops->host_alloc(d, sizeof(*w->owed[t].flag), &p);
         if (r < 0)
-            goto free_host;
+            goto close;
         w->owed[t] = (struct window_debt){ .w = w, .table = t, .flag = p };
         *w->owed[t].flag = BRING_HERE;
     }
-    n = window_buffers(w, m, b);
-    for (; done < n; done++) {
-        r = d->ops->alloc(d, b[done].bytes, &p);
-        if (r < 0)
-            goto free_device;
-        memcpy(b[done].at, &p, sizeof(p));
-    }
+    r = buffers_alloc(d, b, window_buffers(w, m, b));
+    if (r < 0)
+        goto close;
     *out = w;
     return 0;
 
-free_device:
-    while (done-- > 0) {
-        memcpy(&p, b[done].at, sizeof(p));
-        d->ops->free(d, p);
-    }
-free_host:
-    free_host(w);
+close:
+    window_close(w);
     return r;
 }
 
@@ -136,9 +112,13 @@ void window_close(struct window *w)
     d->ops->free(d, w->d_n_ok);
     d->ops->free(d, w->d_next);
     d->ops->free(d, w->taps);
-    for (int t = 0; t < WINDOW_TABLES; t++)
+    for (int t = 0; t < WINDOW_TABLES; t++) {
         d->ops->free(d, w->engram[t]);
-    free_host(w);
+        d->ops->host_free(d, w->h_engram[t]);
+        d->ops->host_free(d, w->owed[t].flag);
+    }
+    free(w->tok);
+    free(w);
 }
 
 void window_clear(struct window *w)

@@ -5,6 +5,7 @@
 #include "kernels/backend.h"
 #include "src/base/hash.h"
 #include "src/base/log.h"
+#include "src/model/buffers.h"
 #include "src/model/exec.h"
 #include "src/model/family.h"
 #include "src/model/window.h"
@@ -78,14 +79,11 @@ static size_t offer_bytes(const struct accept *a, int rows, int k, bool masses)
            (masses ? sizeof(struct chunk_mass) * (size_t)rows * (size_t)a->ldm : 0);
 }
 
-static int alloc_buffers(struct accept *a)
+static int buffers(struct accept *a, buffers_fn *fn)
 {
     size_t rows = WINDOW_ROWS_SHARED, row_bytes = sizeof(float) * (size_t)a->widest;
     size_t offer = offer_bytes(a, WINDOW_ROWS_SHARED, TOPK_MAX, true);
-    struct {
-        void *at;
-        size_t bytes;
-    } b[] = {
+    const struct buffer b[] = {
         { &a->mine, offer },
         { &a->offers, offer * (size_t)a->ranks },
         { &a->padded, a->share < a->widest ? row_bytes * rows : 0 },
@@ -98,19 +96,13 @@ static int alloc_buffers(struct accept *a)
         { &a->logprobs, sizeof(struct logprobs) * rows },
     };
 
-    for (size_t i = 0; i < sizeof(b) / sizeof(b[0]); i++) {
-        void *p;
-        int r;
+    return fn(a->dev, b, sizeof(b) / sizeof(b[0]));
+}
 
-        if (b[i].bytes == 0)
-            continue;
-        r = a->dev->ops->alloc(a->dev, b[i].bytes, &p);
-        if (r < 0)
-            return r;
-        memcpy(b[i].at, &p, sizeof(p));
-    }
-    a->host = malloc(row_bytes * (size_t)a->ranks);
-    a->h_logprobs = calloc(rows, sizeof(*a->h_logprobs));
+static int alloc_host(struct accept *a)
+{
+    a->host = malloc(sizeof(float) * (size_t)a->widest * (size_t)a->ranks);
+    a->h_logprobs = calloc(WINDOW_ROWS_SHARED, sizeof(*a->h_logprobs));
     if (!a->host || !a->h_logprobs)
         return fail(-ENOMEM, "accept: no memory for a row of %d logits", a->vocab);
     return 0;
@@ -136,7 +128,9 @@ int accept_open(struct device *d, const struct model *m, int site, struct accept
     for (int i = 0; i < a->ranks; first += a->width[i++])
         a->chunked &= first % MASS_CHUNK == 0 || a->width[i] == 0;
     a->ldm = mass_chunks(a->chunked ? a->widest : a->vocab);
-    r = alloc_buffers(a);
+    r = buffers(a, buffers_alloc);
+    if (r == 0)
+        r = alloc_host(a);
     if (r == 0)
         r = history_open(d, a->first, a->share, &a->history);
     if (r < 0) {
@@ -151,11 +145,7 @@ void accept_close(struct accept *a)
 {
     if (!a)
         return;
-    void *const p[] = { a->mine, a->offers,  a->padded, a->full,    a->edited,
-                        a->flat, a->scratch, a->lots,   a->sampler, a->logprobs };
-
-    for (size_t i = 0; i < sizeof(p) / sizeof(p[0]); i++)
-        a->dev->ops->free(a->dev, p[i]);
+    buffers(a, buffers_free);
     history_close(a->history);
     free(a->host);
     free(a->h_logprobs);

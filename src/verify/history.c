@@ -4,6 +4,7 @@
 
 #include "kernels/backend.h"
 #include "src/base/log.h"
+#include "src/model/buffers.h"
 #include "src/model/exec.h"
 #include "src/model/slot.h"
 
@@ -28,49 +29,44 @@ struct history {
     float *row; /* [share], zeros between calls */
 };
 
+static int buffers(struct history *h, buffers_fn *fn)
+{
+    size_t row = h->share > 0 ? (size_t)h->share : 1;
+    const struct buffer b[] = {
+        { &h->count, sizeof(*h->count) * row * SLOTS_MAX },
+        { &h->bias, sizeof(*h->bias) * row * SLOTS_MAX },
+        { &h->info, sizeof(*h->info) * COUNT_ROWS },
+    };
+
+    return fn(h->dev, b, sizeof(b) / sizeof(b[0]));
+}
+
 int history_open(struct device *d, int first, int share, struct history **out)
 {
-    size_t row = (size_t)share, table = (row ? row : 1) * sizeof(float) * SLOTS_MAX;
     struct history *h = calloc(1, sizeof(*h));
-    void *p[3];
-    int r = 0, n = 0;
+    int r;
 
     if (!h)
         return fail(-ENOMEM, "history: out of memory");
     h->dev = d;
     h->first = first;
     h->share = share;
-    h->row = calloc(row ? row : 1, sizeof(float));
-    if (!h->row) {
-        r = fail(-ENOMEM, "history: no memory for a row of %d", share);
-        goto close;
-    }
-    for (; n < 3 && r == 0; n++)
-        r = d->ops->alloc(d, n < 2 ? table : sizeof(struct row_info) * COUNT_ROWS, &p[n]);
+    h->row = calloc(share > 0 ? (size_t)share : 1, sizeof(float));
+    r = h->row ? buffers(h, buffers_alloc)
+               : fail(-ENOMEM, "history: no memory for a row of %d", share);
     if (r < 0) {
-        for (n--; n-- > 0;)
-            d->ops->free(d, p[n]);
-        goto close;
+        history_close(h);
+        return r;
     }
-    h->count = p[0];
-    h->bias = p[1];
-    h->info = p[2];
     *out = h;
     return 0;
-
-close:
-    free(h->row);
-    free(h);
-    return r;
 }
 
 void history_close(struct history *h)
 {
     if (!h)
         return;
-    h->dev->ops->free(h->dev, h->count);
-    h->dev->ops->free(h->dev, h->bias);
-    h->dev->ops->free(h->dev, h->info);
+    buffers(h, buffers_free);
     free(h->row);
     free(h);
 }
