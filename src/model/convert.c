@@ -10,7 +10,6 @@
 #include <string.h>
 
 #include "kernels/cast.h"
-#include "src/base/file.h"
 #include "src/base/log.h"
 #include "src/model/convert_folder.h"
 #include "src/model/convert_parts.h"

@@ -2,7 +2,6 @@
 #include "src/model/exec.h"
 
 #include "kernels/backend.h"
-#include "src/base/log.h"
 #include "src/transport/comm.h"
 
 #include <assert.h>

@@ -13,7 +13,6 @@
 #include "src/model/token_map.h"
 #include "src/transport/comm.h"
 
-#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>

@@ -3,7 +3,6 @@
  * size of the weight.
  */
 #include <errno.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "kernels/cast.h"

@@ -13,7 +13,6 @@
 #include <unistd.h>
 
 #include "src/base/clock.h"
-#include "src/base/limits.h"
 #include "src/base/log.h"
 #include "src/model/names.h"
 #include "src/model/pack_line.h"

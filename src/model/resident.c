@@ -4,7 +4,6 @@
 #include "src/model/resident.h"
 
 #include "kernels/backend.h"
-#include "kernels/backend_table.h"
 #include "kernels/ops.h"
 #include "src/base/log.h"
 #include "src/base/mapping.h"

@@ -2,7 +2,6 @@
  * that order. */
 #include "src/model/safetensors.h"
 
-#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdbool.h>

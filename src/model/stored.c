@@ -3,7 +3,6 @@
  */
 #include "src/model/stored_parts.h"
 
-#include <assert.h>
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>

@@ -2,7 +2,6 @@
 #include "src/model/unicode.h"
 #include "src/base/utf8.h"
 
-#include <stdint.h>
 #include <utf8proc.h>
 
 /* The longest compatibility decomposition, U+FDFA, has 18 characters. */

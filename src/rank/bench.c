@@ -10,7 +10,6 @@
 #include "src/rank/exit_code.h"
 #include "src/rank/rank.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 

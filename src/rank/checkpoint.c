@@ -4,7 +4,6 @@
 #include "src/base/hash.h"
 #include "src/base/json.h"
 #include "src/base/log.h"
-#include "src/base/utf8.h"
 #include "src/draft/drafter.h"
 #include "src/model/family.h"
 #include "src/model/source.h"

@@ -2,7 +2,6 @@
  * next token. */
 #include "src/base/log.h"
 #include "src/model/family.h"
-#include "src/model/tokenizer.h"
 #include "src/model/window.h"
 #include "src/rank/commands.h"
 #include "src/rank/job.h"

@@ -1,6 +1,5 @@
 /* cmd_bench.c owns what is measured and in which order; a speed counts only if every reply is what
  * the same request gets alone and serially. */
-#include "src/base/clock.h"
 #include "src/base/json.h"
 #include "src/base/log.h"
 #include "src/model/family.h"
@@ -11,8 +10,6 @@
 #include "src/rank/report.h"
 
 #include <errno.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 static const double temperatures[] = { 0, 0.7 };

@@ -2,16 +2,13 @@
  * token. */
 #include "src/base/log.h"
 #include "src/model/family.h"
-#include "src/model/tokenizer.h"
 #include "src/rank/commands.h"
 #include "src/rank/front.h"
 #include "src/rank/job.h"
 #include "src/rank/prompt.h"
 #include "src/rank/report.h"
 
-#include <errno.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 

@@ -1,6 +1,5 @@
 /* cmd_inspect.c owns the listing of a pack and the sum of what a window of one row reads of it. */
 #include "src/base/json.h"
-#include "src/base/log.h"
 #include "src/model/pack.h"
 #include "src/rank/commands.h"
 #include "src/rank/exit_code.h"

@@ -8,7 +8,6 @@
 #include "src/rank/packs.h"
 
 #include <errno.h>
-#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 

@@ -1,13 +1,11 @@
 /* cmd_text.c owns the commands that need a tokenizer and nothing else. */
 #include "src/base/json.h"
-#include "src/base/log.h"
 #include "src/model/tokenizer.h"
 #include "src/rank/commands.h"
 #include "src/rank/exit_code.h"
 #include "src/rank/packs.h"
 #include "src/rank/prompt.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

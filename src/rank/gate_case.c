@@ -3,7 +3,6 @@
 
 #include "src/base/log.h"
 #include "src/base/utf8.h"
-#include "src/model/tokenizer.h"
 #include "src/rank/options.h"
 #include "src/rank/prompt.h"
 

@@ -2,12 +2,10 @@
  * out. */
 #include "src/rank/gate.h"
 
-#include "src/base/log.h"
 #include "src/draft/drafter.h"
 #include "src/draft/speculation.h"
 #include "src/model/window.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -4,7 +4,6 @@
 
 #include "src/base/log.h"
 #include "src/base/rng.h"
-#include "src/verify/sampler.h"
 
 #include <errno.h>
 #include <malloc.h>

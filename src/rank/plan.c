@@ -4,7 +4,6 @@
 #include "src/base/log.h"
 
 #include <errno.h>
-#include <stdbool.h>
 #include <string.h>
 
 #define ADMIT_WORDS 10

@@ -1,7 +1,6 @@
 /* report.c owns how sums look to people; definitions are in docs/DECODE.md "round log". */
 #include "src/rank/report.h"
 
-#include "src/base/clock.h"
 #include "src/base/log.h"
 #include "src/rank/lead.h"
 

@@ -7,7 +7,6 @@
 #include "src/rank/report_asset.h"
 #include "src/rank/report_data.h"
 
-#include <errno.h>
 #include <string.h>
 
 #define REQUESTS_SHOWN 20

@@ -14,7 +14,6 @@
 #include "src/transport/comm.h"
 #include "src/verify/accept.h"
 
-#include <assert.h>
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>

@@ -1,7 +1,6 @@
 #include "src/base/hash.h"
 
 #include <errno.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include <criterion/criterion.h>

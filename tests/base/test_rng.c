@@ -1,7 +1,6 @@
 #include "src/base/rng.h"
 
 #include <math.h>
-#include <stdlib.h>
 
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>

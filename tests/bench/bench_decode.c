@@ -13,7 +13,6 @@
 
 #include "kernels/backend.h"
 #include "kernels/cpu/cpu.h"
-#include "kernels/formats/exl3.h"
 #include "kernels/ref/ref.h"
 #include "src/base/rng.h"
 

@@ -5,7 +5,6 @@
 
 #include "src/base/clock.h"
 #include "src/base/cores.h"
-#include "src/base/log.h"
 #include "tests/device/parts.h"
 
 #define FEW 2

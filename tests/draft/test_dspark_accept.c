@@ -1,7 +1,6 @@
 /* DSpark at work: the golden prompts decoded greedily at full depth. The text must be the
  * reference's whatever is proposed, and what is proposed must be worth it.
  */
-#include "src/draft/draft_dspark.h"
 #include "tests/draft/draft_rig.h"
 #include "tests/rig/goldens.h"
 

@@ -2,7 +2,6 @@
  * learns behind it: the bits of every state and proposal. */
 #include "src/model/window.h"
 #include "tests/draft/draft_rig.h"
-#include "tests/rig/goldens.h"
 #include "tests/rig/late.h"
 
 #include <criterion/criterion.h>

@@ -9,7 +9,6 @@
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>
 #include <errno.h>
-#include <stdio.h>
 #include <string.h>
 
 #define FOLDER VECTORS "/mtp"

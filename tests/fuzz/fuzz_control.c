@@ -12,7 +12,6 @@
 #include "src/rank/control_wire.h"
 #include "src/rank/group.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>

@@ -9,7 +9,6 @@
 #include "src/base/json.h"
 #include "src/base/log.h"
 #include "src/base/utf8.h"
-#include "src/model/detok.h"
 #include "src/model/tokenizer.h"
 
 #include <errno.h>

@@ -1,4 +1,3 @@
-#include <errno.h>
 
 #include "tests/base/capture.h"
 #include "tests/kernels/choices.h"

@@ -3,7 +3,6 @@
 
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>
-#include <errno.h>
 #include <stdio.h>
 
 #define LETTERS 4

@@ -5,8 +5,6 @@
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>
 #include <errno.h>
-#include <stdio.h>
-#include <stdlib.h>
 
 static const struct engram_spec released = {
     .layer = { 1, 14 }, .layers = 2, .orders = 4, .heads = 8, .vocab = 16000000, .classes = 99092

@@ -1,7 +1,6 @@
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>
 
-#include <errno.h>
 #include <string.h>
 #include <unistd.h>
 

@@ -6,7 +6,6 @@
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>
 #include <errno.h>
-#include <stdio.h>
 
 struct pattern_case {
     const char *name, *regex, *text;

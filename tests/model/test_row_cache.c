@@ -4,7 +4,6 @@
 #include <stdbool.h>
 #include <string.h>
 
-#include "src/base/log.h"
 #include "src/base/rng.h"
 #include "src/model/row_cache.h"
 

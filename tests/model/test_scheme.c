@@ -5,7 +5,6 @@
 #include <errno.h>
 #include <string.h>
 
-#include "src/base/log.h"
 #include "src/model/scheme.h"
 #include "tests/base/capture.h"
 

@@ -3,7 +3,6 @@
 #include "tests/rank/report_rig.h"
 
 #include "src/base/json.h"
-#include "src/rank/report_data.h"
 #include "src/rank/report_page.h"
 #include "src/rank/report_text.h"
 

@@ -5,7 +5,6 @@
  * A plain program: a test runner that forks would hide half of the threads. */
 #include "tests/rank/town.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
