@@ -63,6 +63,11 @@ void sha256_add(struct sha256 *s, const void *data, size_t bytes)
         s->broken = true;
 }
 
+void sha256_add_u64(struct sha256 *s, uint64_t v)
+{
+    sha256_add(s, &v, sizeof(v));
+}
+
 int sha256_end(struct sha256 *s, uint8_t out[SHA256_BYTES])
 {
     uint8_t digest[SHA256_BYTES];

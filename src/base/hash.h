@@ -28,6 +28,7 @@ struct sha256;
 
 int sha256_open(struct sha256 **out);
 void sha256_add(struct sha256 *s, const void *data, size_t bytes);
+void sha256_add_u64(struct sha256 *s, uint64_t v); /* its bytes as they lie in memory */
 int sha256_end(struct sha256 *s, uint8_t out[SHA256_BYTES]);
 void sha256_close(struct sha256 *s);
 

@@ -203,11 +203,6 @@ free_weights:
     return r;
 }
 
-static void add_number(struct sha256 *s, uint64_t v)
-{
-    sha256_add(s, &v, sizeof(v));
-}
-
 /* Lengths go in before bytes, so that no two different sets feed the same stream. */
 int pack_toc_digest(const struct pack_toc *t, uint8_t out[SHA256_BYTES])
 {
@@ -216,12 +211,12 @@ int pack_toc_digest(const struct pack_toc *t, uint8_t out[SHA256_BYTES])
 
     if (r < 0)
         return r;
-    add_number(s, PACK_VERSION);
-    add_number(s, (uint64_t)t->ranks);
-    add_number(s, (uint64_t)t->width_unit);
-    add_number(s, (uint64_t)t->layouts);
-    add_number(s, t->whole_experts);
-    add_number(s, strlen(t->family));
+    sha256_add_u64(s, PACK_VERSION);
+    sha256_add_u64(s, (uint64_t)t->ranks);
+    sha256_add_u64(s, (uint64_t)t->width_unit);
+    sha256_add_u64(s, (uint64_t)t->layouts);
+    sha256_add_u64(s, t->whole_experts);
+    sha256_add_u64(s, strlen(t->family));
     sha256_add(s, t->family, strlen(t->family));
     for (int i = 0; i < t->n_blobs; i++) {
         const struct pack_blob *b = &t->blob[i];
@@ -229,14 +224,14 @@ int pack_toc_digest(const struct pack_toc *t, uint8_t out[SHA256_BYTES])
         /* Only rank 0 reads suggested sampling. */
         if (strcmp(b->name, "generation_config.json") == 0)
             continue;
-        add_number(s, strlen(b->name));
+        sha256_add_u64(s, strlen(b->name));
         sha256_add(s, b->name, strlen(b->name));
-        add_number(s, b->bytes);
+        sha256_add_u64(s, b->bytes);
         sha256_add(s, b->data, b->bytes);
     }
     sha256_add(s, t->walk_digest, SHA256_BYTES);
     for (size_t i = 0; i < t->n; i++) {
-        add_number(s, t->weight[i].dtype);
+        sha256_add_u64(s, t->weight[i].dtype);
         if (t->weight[i].d.shard == SHARD_NONE)
             sha256_add(s, t->weight[i].digest, XXH3_BYTES);
     }

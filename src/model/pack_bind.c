@@ -163,11 +163,6 @@ int pack_bind(struct pack *p, const struct walk_part *parts, int n_parts)
 
 /* ---- sets ------------------------------------------------------------------------------------ */
 
-static void add_number(struct sha256 *s, uint64_t v)
-{
-    sha256_add(s, &v, sizeof(v));
-}
-
 static void add_blob(struct sha256 *s, const struct pack_toc *t, const char *name)
 {
     for (int i = 0; i < t->n_blobs; i++)
@@ -187,17 +182,17 @@ static void add_tokenizer(struct sha256 *s, const struct pack_toc *t)
 
 static void add_split(struct sha256 *s, const struct pack_toc *t)
 {
-    add_number(s, (uint64_t)t->ranks);
-    add_number(s, (uint64_t)t->width_unit);
-    add_number(s, t->whole_experts);
-    add_number(s, (uint64_t)t->layouts);
+    sha256_add_u64(s, (uint64_t)t->ranks);
+    sha256_add_u64(s, (uint64_t)t->width_unit);
+    sha256_add_u64(s, t->whole_experts);
+    sha256_add_u64(s, (uint64_t)t->layouts);
 }
 
 static void add_formats(struct sha256 *s, const struct pack_toc *t)
 {
     sha256_add(s, t->walk_digest, SHA256_BYTES);
     for (size_t i = 0; i < t->n; i++)
-        add_number(s, t->weight[i].dtype);
+        sha256_add_u64(s, t->weight[i].dtype);
 }
 
 static void add_weights(struct sha256 *s, const struct pack_toc *t)

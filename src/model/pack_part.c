@@ -22,11 +22,6 @@ static const char note_magic[8] = "TDMDONE\n";
 
 /* ---- key --------------------------------------------------------------------------------- */
 
-static void add_number(struct sha256 *s, uint64_t v)
-{
-    sha256_add(s, &v, sizeof(v));
-}
-
 /* Everything that decides the bytes of a weight and their place. */
 static int key_of(const struct pack_toc *t, uint64_t end, uint8_t key[SHA256_BYTES])
 {
@@ -37,22 +32,22 @@ static int key_of(const struct pack_toc *t, uint64_t end, uint8_t key[SHA256_BYT
         return r;
     sha256_add(s, t->source_digest, SHA256_BYTES);
     sha256_add(s, t->walk_digest, SHA256_BYTES);
-    add_number(s, PACK_VERSION);
-    add_number(s, (uint64_t)t->rank);
-    add_number(s, (uint64_t)t->ranks);
-    add_number(s, end);
-    add_number(s, t->n);
+    sha256_add_u64(s, PACK_VERSION);
+    sha256_add_u64(s, (uint64_t)t->rank);
+    sha256_add_u64(s, (uint64_t)t->ranks);
+    sha256_add_u64(s, end);
+    sha256_add_u64(s, t->n);
     for (size_t i = 0; i < t->n; i++) {
         const struct pack_weight *w = &t->weight[i];
 
         sha256_add(s, w->d.name, strlen(w->d.name) + 1);
-        add_number(s, (uint64_t)w->d.first);
-        add_number(s, (uint64_t)w->d.count);
-        add_number(s, w->dtype);
+        sha256_add_u64(s, (uint64_t)w->d.first);
+        sha256_add_u64(s, (uint64_t)w->d.count);
+        sha256_add_u64(s, w->dtype);
         sha256_add(s, &w->q, sizeof(w->q));
-        add_number(s, w->offset);
-        add_number(s, w->bytes);
-        add_number(s, (uint64_t)w->n_made);
+        sha256_add_u64(s, w->offset);
+        sha256_add_u64(s, w->bytes);
+        sha256_add_u64(s, (uint64_t)w->n_made);
     }
     r = sha256_end(s, key);
     sha256_close(s);

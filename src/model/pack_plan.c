@@ -19,24 +19,19 @@ struct plan {
     struct sha256 *digest;
 };
 
-static void add_number(struct sha256 *s, int64_t v)
-{
-    sha256_add(s, &v, sizeof(v));
-}
-
 /* What is equal on all ranks: not the share, but all that the shares follow from. */
 static void digest_weight(struct sha256 *s, const struct weight *d)
 {
-    add_number(s, (int64_t)strlen(d->name));
+    sha256_add_u64(s, strlen(d->name));
     sha256_add(s, d->name, strlen(d->name));
-    add_number(s, d->kind);
-    add_number(s, d->rows);
-    add_number(s, d->cols);
-    add_number(s, d->shard);
-    add_number(s, d->unit);
-    add_number(s, d->columns);
+    sha256_add_u64(s, d->kind);
+    sha256_add_u64(s, d->rows);
+    sha256_add_u64(s, d->cols);
+    sha256_add_u64(s, d->shard);
+    sha256_add_u64(s, d->unit);
+    sha256_add_u64(s, d->columns);
     for (int i = 0; i < d->columns; i++)
-        add_number(s, d->prime[i]);
+        sha256_add_u64(s, d->prime[i]);
 }
 
 static int plan_visit(struct walk *walk, const struct weight *d, void *target)
@@ -133,7 +128,7 @@ int pack_plan(const struct pack_spec *spec, int width_unit, struct pack_toc *out
     r = sha256_open(&p.digest);
     if (r < 0)
         return r;
-    add_number(p.digest, spec->whole_experts);
+    sha256_add_u64(p.digest, spec->whole_experts);
     t.family = strdup(spec->family);
     r = t.family ? copy_blobs(spec, &t) : fail(-ENOMEM, "pack: no memory");
     if (r == 0)
