@@ -93,18 +93,19 @@ static int put_tiles(struct pack_out *o, size_t each, const struct rect *c)
     return pack_put(o, o->out, (size_t)n * tile);
 }
 
-/* share is the rank's rectangle. A block is as many whole tiles as fit, or, of very long rows, as
- * many columns of one tile: both are contiguous in the pack.
+/* share is the rank's rectangle; in the pack, tiles of so many rows follow each other, of one as
+ * stored. A block is as many whole tiles as fit, or, of very long rows, as many columns of one tile:
+ * both are contiguous there.
  */
-static int stream_mat(struct pack_out *o, const struct pack_feed *f, int64_t cols,
-                      const struct rect *share)
+static int stream_rows(struct pack_out *o, const struct pack_feed *f, int64_t cols,
+                       const struct rect *share, int tile)
 {
-    size_t each = dtype_bytes(f->stored->dtype), column = MAT_TILE * each;
-    int64_t wide = (int64_t)(PACK_BLOCK / column), tall = MAT_TILE;
+    size_t each = dtype_bytes(f->stored->dtype), column = (size_t)tile * each;
+    int64_t wide = (int64_t)(PACK_BLOCK / column), tall = tile;
 
     if (wide > share->cols) {
         wide = share->cols;
-        tall = (int64_t)(PACK_BLOCK / (column * (size_t)wide)) * MAT_TILE;
+        tall = (int64_t)(PACK_BLOCK / (column * (size_t)wide)) * tile;
     }
     for (int64_t i = 0; i < share->rows; i += tall)
         for (int64_t k = 0; k < share->cols; k += wide) {
@@ -115,34 +116,8 @@ static int stream_mat(struct pack_out *o, const struct pack_feed *f, int64_t col
             int r = read_rect(f, cols, &c, o->in, o->out);
 
             if (r == 0)
-                r = put_tiles(o, each, &c);
-            if (r < 0)
-                return r;
-        }
-    return 0;
-}
-
-/* Row-major, as stored: whole rows, or pieces of one row if a row is longer than a block. */
-static int stream_rows(struct pack_out *o, const struct pack_feed *f, int64_t cols,
-                       const struct rect *share)
-{
-    size_t each = dtype_bytes(f->stored->dtype);
-    int64_t wide = (int64_t)(PACK_BLOCK / each), tall = 1;
-
-    if (wide >= share->cols) {
-        wide = share->cols;
-        tall = (int64_t)(PACK_BLOCK / (each * (size_t)wide));
-    }
-    for (int64_t i = 0; i < share->rows; i += tall)
-        for (int64_t k = 0; k < share->cols; k += wide) {
-            struct rect c = { .row = share->row + i,
-                              .col = share->col + k,
-                              .rows = share->rows - i < tall ? share->rows - i : tall,
-                              .cols = share->cols - k < wide ? share->cols - k : wide };
-            int r = read_rect(f, cols, &c, o->in, o->out);
-
-            if (r == 0)
-                r = pack_put(o, o->in, (size_t)(c.rows * c.cols) * each);
+                r = tile > 1 ? put_tiles(o, each, &c)
+                             : pack_put(o, o->in, (size_t)(c.rows * c.cols) * each);
             if (r < 0)
                 return r;
         }
@@ -190,12 +165,9 @@ int pack_stream(struct pack_out *o, const struct pack_feed *feed, struct pack_we
     } else if (w->links > 0) {
         r = 0; /* plain rows that stay where they are */
     } else if (share.rows > 0 && share.cols > 0) {
-        if (d->kind == WEIGHT_MAT)
-            r = stream_mat(o, feed, d->cols, &share);
-        else if (d->kind == WEIGHT_VEC)
-            r = stream_vec(o, feed, &share);
-        else
-            r = stream_rows(o, feed, d->cols, &share);
+        r = d->kind == WEIGHT_VEC
+                ? stream_vec(o, feed, &share)
+                : stream_rows(o, feed, d->cols, &share, d->kind == WEIGHT_MAT ? MAT_TILE : 1);
     }
     if (r < 0)
         return r;
