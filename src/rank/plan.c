@@ -115,8 +115,7 @@ size_t plan_put_round(const struct plan_round *p, uint64_t *word)
 
     word[0] = p->digest;
     word[1] = (uint64_t)p->commits | at((uint64_t)p->windows, 8) | at((uint64_t)p->asks, 16) |
-              at(p->arm, 24) | at((uint64_t)p->row_bucket, 32) |
-              at((uint64_t)p->context_bucket, 48);
+              at(p->arm, 24) | at((uint64_t)p->row_bucket, 32);
     for (int i = 0; i < p->commits; i++)
         word[n++] = put_commit(&p->commit[i]);
     for (int i = 0; i < p->windows; i++) {
@@ -396,7 +395,7 @@ int plan_get_round(const struct plan_msg *m, const struct plan_bounds *b, struct
     p.arm = p.asks ? ARM_BEHIND : 0; /* the only form there is */
     take_bits(&t, word, 24, 8, (int)p.arm, (int)p.arm, "arm flags");
     p.row_bucket = take_bits(&t, word, 32, 16, 0, SLOTS_MAX * WINDOW_MAX, "row bucket");
-    p.context_bucket = take_bits(&t, word, 48, 16, 0, 0xffff, "context bucket");
+    take_zero(&t, word, 48, 16);
     take_commits(&t, p.commit, p.commits);
     take_windows(&t, &p);
     take_asks(&t, p.ask, p.asks);

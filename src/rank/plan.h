@@ -92,7 +92,7 @@ struct plan_round {
     uint64_t digest; /* of all outcomes before this round */
     int commits, windows, asks, rows;
     unsigned arm;
-    int row_bucket, context_bucket; /* 0: no buckets */
+    int row_bucket; /* rows of the padded window; 0: it is not padded */
     struct plan_commit commit[SLOTS_MAX];
     struct plan_window window[SLOTS_MAX];
     struct plan_ask ask[SLOTS_MAX];
@@ -134,8 +134,8 @@ union plan_body {
 /* plan_words - room for the longest message of these bounds. */
 size_t plan_words(const struct plan_bounds *b);
 
-/* plan_put_* - encode into word[]; the result is the number of words. Asserts what decoding
- * checks. */
+/* plan_put_* - encode into word[], which has room; the result is the number of words. What decoding
+ * checks holds already. */
 size_t plan_put_admit(const struct plan_admit *p, uint64_t *word);
 size_t plan_put_span(const struct plan_span *p, uint64_t *word);
 size_t plan_put_draft(const struct plan_draft *p, uint64_t *word);
@@ -162,7 +162,7 @@ int plan_get_calibrate(const struct plan_msg *m, const struct plan_bounds *b,
 int plan_get_slot(const struct plan_msg *m, const struct plan_bounds *b, int *slot);
 int plan_get_clock(const struct plan_msg *m, struct plan_clock *out);
 
-/* plan_op_name - "ROUND", or "op 77" is nobody's: NULL. */
+/* plan_op_name - "ROUND"; NULL for a number that is no op. */
 const char *plan_op_name(int op);
 
 #endif

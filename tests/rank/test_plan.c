@@ -52,7 +52,6 @@ static struct plan_round some_round(uint64_t *n)
     p.asks = below(n, p.windows + 1);
     p.arm = p.asks ? ARM_BEHIND : 0;
     p.row_bucket = below(n, 65);
-    p.context_bucket = below(n, 0x10000);
     for (int i = 0; i < p.commits; i++)
         p.commit[i] =
             (struct plan_commit){ 3 - i, 1 + below(n, 16), (unsigned)below(n, 4), below(n, 4096) };
@@ -239,6 +238,8 @@ static const struct bad_case bad[] = {
     { "more slots than there are", PLAN_CALIBRATE, 0, 5 | 1 << 8, "slots" },
     { "release of no slot", PLAN_RELEASE, 0, 4, "slot" },
     { "reserved bits of a span", PLAN_FILL, 0, 1 << 8, "reserved" },
+    { "reserved bits of a round", PLAN_ROUND, 1, 1 | 1 << 8 | 1 << 16 | 1 << 24 | UINT64_C(1) << 48,
+      "reserved" },
     { "reserved bits of a commit", PLAN_ROUND, 2, 1 << 8 | 1 << 24, "reserved" },
     { "reserved bits of a window", PLAN_ROUND, 3, 3 << 8 | 1 << 24, "reserved" },
     { "reserved bits of an ask", PLAN_ROUND, 4, 1 << 16, "reserved" },
