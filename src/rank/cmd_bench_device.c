@@ -39,6 +39,15 @@ static const int prompts_of[] = { 512, 2048, 4096 };
 #define PROMPTS ((int)(sizeof(prompts_of) / sizeof(prompts_of[0])))
 #define CHUNKS 3 /* of a prompt, of which a median is taken */
 
+/* Calls of one op and shape in a window. */
+struct line {
+    const struct call *call;
+    int at, calls; /* the first one; how many */
+    double us;     /* of all */
+    double bytes, weights;
+    double plain_us, blas_us; /* of the same products done otherwise, 0: not done */
+};
+
 struct bench {
     struct job job;
     struct options *o;
@@ -48,15 +57,11 @@ struct bench {
     struct json_writer json;
     double decode; /* weights a ns of the product that decodes fastest; 0: not known */
     struct cold cold;
-};
-
-/* Calls of one op and shape in a window. */
-struct line {
-    const struct call *call;
-    int at, calls; /* the first one; how many */
-    double us;     /* of all */
-    double bytes, weights;
-    double plain_us, blas_us; /* of the same products done otherwise, 0: not done */
+    int64_t forward, choose; /* median ns of the window that ran last */
+    /* of the pass that was recorded last */
+    struct line line[CALLS_MAX];
+    double ns[CALLS_MAX];
+    int64_t one[CALLS_MAX]; /* ns of its calls in one turn */
 };
 
 static int by_us(const void *a, const void *b)
@@ -79,6 +84,12 @@ static bool captures(const struct bench *b)
 
 /* ---- a window -------------------------------------------------------------------------------- */
 
+static void make_ids(const struct bench *b, int32_t *ids, int n)
+{
+    for (int i = 0; i < n; i++)
+        ids[i] = (int32_t)((int64_t)i * 7919 % b->k->model->vocab);
+}
+
 /* A prompt of which all but the tail has run: windows of up to WINDOW_MAX rows follow it. */
 static int admit(struct bench *b)
 {
@@ -89,8 +100,7 @@ static int admit(struct bench *b)
 
     if (!ids)
         return fail(-ENOMEM, "bench: no memory for a prompt");
-    for (int i = 0; i < n; i++)
-        ids[i] = (int32_t)((int64_t)i * 7919 % b->k->model->vocab);
+    make_ids(b, ids, n);
     err = order_admit(b->r, &a);
     for (; s.start < n - TAIL && err == 0; s.start = s.end) {
         s.end = s.start + b->k->bounds.prefill_chunk;
@@ -102,7 +112,7 @@ static int admit(struct bench *b)
 }
 
 /* Stages a window of so many rows and runs it as rounds do. */
-static int window_of(struct bench *b, int rows, int64_t *forward, int64_t *choose)
+static int time_window(struct bench *b, int rows)
 {
     int64_t f[WINDOWS], c[WINDOWS], ns;
     int err = 0;
@@ -115,8 +125,8 @@ static int window_of(struct bench *b, int rows, int64_t *forward, int64_t *choos
         c[i < 0 ? 0 : i] = s[STAMP_CHOSEN] - s[STAMP_FORWARD];
     }
     if (err == 0) {
-        *forward = median(f, WINDOWS);
-        *choose = median(c, WINDOWS);
+        b->forward = median(f, WINDOWS);
+        b->choose = median(c, WINDOWS);
     }
     return err;
 }
@@ -214,26 +224,27 @@ static void queue_calls(struct bench *b)
     calls_end(b->calls);
 }
 
-/* What the pass asks of the device, in b->calls. */
-static int record(struct bench *b)
+/* A window of so many rows: its times, and in b->calls what it asks of the device. */
+static int window_of(struct bench *b, int rows)
 {
+    int err = time_window(b, rows);
+
+    if (err < 0)
+        return err;
     calls_record(b->calls);
     queue_calls(b);
     return calls_settle(b->calls);
 }
 
-/* Mean ns of each call inside the pass, less what a note of the clock takes. */
-static int inside(struct bench *b, double *ns)
+/* In b->ns, mean ns of each call inside the pass, less what a note of the clock takes. */
+static int inside(struct bench *b)
 {
     const struct backend_ops *ops = b->k->dev->ops;
     struct queue *q = b->k->q;
     struct graph *g = NULL;
     int n = calls_count(b->calls), err = 0;
-    int64_t *one = malloc((size_t)n * sizeof(*one));
 
-    if (!one)
-        return fail(-ENOMEM, "bench: no memory");
-    memset(ns, 0, (size_t)n * sizeof(*ns));
+    memset(b->ns, 0, (size_t)n * sizeof(*b->ns));
     if (captures(b)) {
         err = ops->graph_begin(q);
         if (err == 0) {
@@ -249,20 +260,20 @@ static int inside(struct bench *b, double *ns)
             calls_stamp(b->calls);
             queue_calls(b);
         }
-        err = calls_times(b->calls, one);
+        err = calls_times(b->calls, b->one);
         for (int c = 0; c < n && i >= 0; c++)
-            ns[c] += (double)(one[c] - b->cold.stamp_ns) / WINDOWS;
+            b->ns[c] += (double)(b->one[c] - b->cold.stamp_ns) / WINDOWS;
     }
     ops->graph_close(g);
-    free(one);
     return err;
 }
 
 /* ---- tables ---------------------------------------------------------------------------------- */
 
-/* Calls by op and shape; ns NULL: none. Returns how many lines. */
-static int gather(struct bench *b, const double *ns, struct line *line)
+/* In b->line, calls by op and shape; ns NULL: none. Returns how many lines. */
+static int gather(struct bench *b, const double *ns)
 {
+    struct line *line = b->line;
     int n = 0;
 
     for (int i = 0; i < calls_count(b->calls); i++) {
@@ -349,10 +360,10 @@ static double idle_share(double us, int64_t window_ns)
     return us * 1e3 < (double)window_ns ? 1 - us * 1e3 / (double)window_ns : 0;
 }
 
-/* What the ops take one after the other, of a window that takes window_ns. */
-static void put_sum(struct bench *b, int rows, double us, int64_t window_ns)
+/* What the ops of the window take one after the other. */
+static void put_sum(struct bench *b, int rows, double us)
 {
-    double window = (double)window_ns / 1e3, idle = idle_share(us, window_ns);
+    double window = (double)b->forward / 1e3, idle = idle_share(us, b->forward);
 
     json_begin_object(&b->json, NULL);
     json_put_str(&b->json, "op", "all");
@@ -368,25 +379,23 @@ static void put_sum(struct bench *b, int rows, double us, int64_t window_ns)
                calls_count(b->calls), us, window, 100 * idle, (double)b->cold.stamp_ns / 1e3);
 }
 
-static int inside_table(struct bench *b, int rows, int64_t window_ns)
+static int inside_table(struct bench *b, int rows)
 {
-    double *ns = malloc(CALLS_MAX * sizeof(*ns)), sum = 0;
-    struct line *line = malloc(CALLS_MAX * sizeof(*line));
-    int err = ns && line ? inside(b, ns) : fail(-ENOMEM, "bench: no memory"), n;
+    const struct line *line = b->line;
+    double sum = 0;
+    int n, err = inside(b);
 
-    if (err == 0) {
-        n = gather(b, ns, line);
-        qsort(line, (size_t)n, sizeof(*line), by_us);
-        head(b, "inside the window, all calls of a shape together");
-        for (int i = 0; i < n; i++) {
-            put_line(b, rows, &line[i], line[i].us, line[i].bytes, line[i].weights);
-            sum += line[i].us;
-        }
-        put_sum(b, rows, sum, window_ns);
+    if (err < 0)
+        return err;
+    n = gather(b, b->ns);
+    qsort(b->line, (size_t)n, sizeof(*b->line), by_us);
+    head(b, "inside the window, all calls of a shape together");
+    for (int i = 0; i < n; i++) {
+        put_line(b, rows, &line[i], line[i].us, line[i].bytes, line[i].weights);
+        sum += line[i].us;
     }
-    free(ns);
-    free(line);
-    return err;
+    put_sum(b, rows, sum);
+    return 0;
 }
 
 /* Different experts that a layer's rows went to, on average. */
@@ -405,19 +414,17 @@ static double pass_experts(const struct bench *b)
 /* us that the ops of the recorded pass take inside it, one after the other. */
 static int sum_of(struct bench *b, double *us)
 {
-    double *ns = malloc(CALLS_MAX * sizeof(*ns));
-    int err = ns ? inside(b, ns) : fail(-ENOMEM, "bench: no memory");
+    int err = inside(b);
 
     *us = 0;
     for (int i = 0; i < calls_count(b->calls) && err == 0; i++)
-        *us += ns[i] / 1e3;
-    free(ns);
+        *us += b->ns[i] / 1e3;
     return err;
 }
 
 static int windows(struct bench *b)
 {
-    int64_t forward, choose, pass, apart = 0, one = 0;
+    int64_t pass, apart = 0, one = 0;
     int err = pass_of(b, &pass), nodes = 0, at_most = b->k->bounds.window_max;
     double us = 0, idle, bytes, experts, floor_ms;
 
@@ -429,9 +436,7 @@ static int windows(struct bench *b)
                (double)pass / 1e6, "rows", "window ms", "apart ms", "choose ms", "of one", "nodes",
                "idle", "MB read", "experts", "floor ms", "share");
     for (int i = 0; i < ROWS && rows_of[i] <= at_most && err == 0; i++) {
-        err = window_of(b, rows_of[i], &forward, &choose);
-        if (err == 0)
-            err = record(b);
+        err = window_of(b, rows_of[i]);
         bytes = pass_bytes(b);
         experts = pass_experts(b);
         if (err == 0)
@@ -442,14 +447,14 @@ static int windows(struct bench *b)
             err = sum_of(b, &us);
         if (err < 0)
             break;
-        idle = idle_share(us, forward);
-        one = i == 0 ? forward : one;
+        idle = idle_share(us, b->forward);
+        one = i == 0 ? b->forward : one;
         floor_ms = bytes / b->cold.copy_gbps / 1e6;
         json_begin_object(&b->json, NULL);
         json_put_int(&b->json, "rows", rows_of[i]);
-        json_put_f64(&b->json, "window_us", (double)forward / 1e3);
+        json_put_f64(&b->json, "window_us", (double)b->forward / 1e3);
         json_put_f64(&b->json, "apart_us", (double)apart / 1e3);
-        json_put_f64(&b->json, "choose_us", (double)choose / 1e3);
+        json_put_f64(&b->json, "choose_us", (double)b->choose / 1e3);
         json_put_int(&b->json, "nodes", nodes);
         json_put_f64(&b->json, "idle", idle);
         json_put_f64(&b->json, "bytes", bytes);
@@ -457,18 +462,16 @@ static int windows(struct bench *b)
         json_end_object(&b->json);
         if (!b->o->json)
             printf("%4d %10.3f %10.3f %10.3f %8.2f %8d %6.1f%% %10.1f %8.1f %10.3f %7.1f%%\n",
-                   rows_of[i], (double)forward / 1e6, (double)apart / 1e6, (double)choose / 1e6,
-                   (double)forward / (double)one, nodes, 100 * idle, bytes / 1e6, experts, floor_ms,
-                   100e6 * floor_ms / (double)forward);
+                   rows_of[i], (double)b->forward / 1e6, (double)apart / 1e6,
+                   (double)b->choose / 1e6, (double)b->forward / (double)one, nodes, 100 * idle,
+                   bytes / 1e6, experts, floor_ms, 100e6 * floor_ms / (double)b->forward);
     }
     json_end_array(&b->json);
     json_begin_array(&b->json, "inside");
     for (int i = 0; i < INSIDE && inside_of[i] <= at_most && err == 0; i++) {
-        err = window_of(b, inside_of[i], &forward, &choose);
+        err = window_of(b, inside_of[i]);
         if (err == 0)
-            err = record(b);
-        if (err == 0)
-            err = inside_table(b, inside_of[i], forward);
+            err = inside_table(b, inside_of[i]);
     }
     json_end_array(&b->json);
     return err;
@@ -484,8 +487,7 @@ static int chunk_of(struct bench *b, int32_t *ids, int rows, int64_t *ns)
     int err = order_release(b->r, 0);
     int64_t begin;
 
-    for (int i = 0; i <= rows; i++)
-        ids[i] = (int32_t)((int64_t)i * 7919 % b->k->model->vocab);
+    make_ids(b, ids, rows + 1);
     if (err == 0)
         err = order_admit(b->r, &a);
     begin = clock_ns();
@@ -501,25 +503,23 @@ static bool dense(const struct call *c)
 }
 
 /* Where the time of a chunk goes, and the rate of the dense products. */
-static int chunk_inside(struct bench *b, int32_t *ids, int rows, struct line *line, int *lines,
-                        double *dense_us, double *tflops)
+static int chunk_inside(struct bench *b, int32_t *ids, int rows, int *lines, double *dense_us,
+                        double *tflops)
 {
-    int64_t one, *at = malloc(CALLS_MAX * sizeof(*at));
-    double *ns = malloc(CALLS_MAX * sizeof(*ns)), products = 0;
-    int err = at && ns ? 0 : fail(-ENOMEM, "bench: no memory");
+    int64_t whole;
+    double products = 0;
+    int err;
 
-    if (err == 0) {
-        calls_stamp(b->calls);
-        err = chunk_of(b, ids, rows, &one);
-        calls_end(b->calls);
-    }
+    calls_stamp(b->calls);
+    err = chunk_of(b, ids, rows, &whole);
+    calls_end(b->calls);
     if (err == 0)
-        err = calls_times(b->calls, at);
+        err = calls_times(b->calls, b->one);
     for (int i = 0; err == 0 && i < calls_count(b->calls); i++)
-        ns[i] = (double)(at[i] - b->cold.stamp_ns);
+        b->ns[i] = (double)(b->one[i] - b->cold.stamp_ns);
     if (err == 0) {
         calls_record(b->calls);
-        err = chunk_of(b, ids, rows, &one);
+        err = chunk_of(b, ids, rows, &whole);
         calls_end(b->calls);
     }
     if (err == 0)
@@ -527,14 +527,12 @@ static int chunk_inside(struct bench *b, int32_t *ids, int rows, struct line *li
     *dense_us = 0;
     for (int i = 0; err == 0 && i < calls_count(b->calls); i++)
         if (dense(calls_at(b->calls, i))) {
-            *dense_us += ns[i] / 1e3;
+            *dense_us += b->ns[i] / 1e3;
             products += calls_at(b->calls, i)->weights * rows;
         }
-    *lines = err == 0 ? gather(b, ns, line) : 0;
-    qsort(line, (size_t)*lines, sizeof(*line), by_us);
+    *lines = err == 0 ? gather(b, b->ns) : 0;
+    qsort(b->line, (size_t)*lines, sizeof(*b->line), by_us);
     *tflops = *dense_us > 0 ? 2 * products / *dense_us / 1e6 : 0;
-    free(at);
-    free(ns);
     return err;
 }
 
@@ -544,8 +542,8 @@ static int prompts(struct bench *b)
     int most = b->k->bounds.prefill_chunk < b->k->bounds.context ? b->k->bounds.prefill_chunk
                                                                  : b->k->bounds.context - 1;
     int32_t *ids = malloc(((size_t)most + 1) * sizeof(*ids));
-    struct line *line = malloc(CALLS_MAX * sizeof(*line));
-    int err = ids && line ? 0 : fail(-ENOMEM, "bench: no memory"), lines = 0, rows = 0;
+    const struct line *line = b->line;
+    int err = ids ? 0 : fail(-ENOMEM, "bench: no memory"), lines = 0, rows = 0;
     double most_tflops = 0;
 
     if (err == 0 && !b->cold.blas)
@@ -569,7 +567,7 @@ static int prompts(struct bench *b)
         for (int c = 0; c < CHUNKS && err == 0; c++)
             err = chunk_of(b, ids, rows, &ns[c]);
         if (err == 0)
-            err = chunk_inside(b, ids, rows, line, &lines, &dense_us, &tflops);
+            err = chunk_inside(b, ids, rows, &lines, &dense_us, &tflops);
         if (err < 0)
             break;
         one = median(ns, CHUNKS);
@@ -592,16 +590,16 @@ static int prompts(struct bench *b)
         put_line(b, rows, &line[l], line[l].us, line[l].bytes, line[l].weights);
     json_end_array(&b->json);
     free(ids);
-    free(line);
     return err;
 }
 
 /* ---- kernels --------------------------------------------------------------------------------- */
 
 /* The product of the recorded pass that decodes the most weights a ns. */
-static int find_decode(struct bench *b, struct line *line)
+static int find_decode(struct bench *b)
 {
-    int n = gather(b, NULL, line), err = 0;
+    const struct line *line = b->line;
+    int n = gather(b, NULL), err = 0;
     double us;
 
     for (int l = 0; l < n && err == 0; l++) {
@@ -618,17 +616,14 @@ static int find_decode(struct bench *b, struct line *line)
 
 static int kernels(struct bench *b)
 {
-    struct line *line = malloc(CALLS_MAX * sizeof(*line));
-    int64_t forward, choose;
+    struct line *line = b->line;
     double us;
-    int err = line ? cold_find_blas(&b->cold) : fail(-ENOMEM, "bench: no memory");
+    int err = cold_find_blas(&b->cold);
 
     if (err == 0)
-        err = window_of(b, 1, &forward, &choose);
+        err = window_of(b, 1);
     if (err == 0)
-        err = record(b);
-    if (err == 0)
-        err = find_decode(b, line);
+        err = find_decode(b);
     json_put_f64(&b->json, "decode_gweights_s", b->decode);
     head(b, "each op alone, cold");
     json_begin_array(&b->json, "kernels");
@@ -637,10 +632,8 @@ static int kernels(struct bench *b)
 
         if (rows > b->k->bounds.window_max || rows == 5 || rows == 7)
             continue;
-        err = window_of(b, rows, &forward, &choose);
-        if (err == 0)
-            err = record(b);
-        n = err == 0 ? gather(b, NULL, line) : 0;
+        err = window_of(b, rows);
+        n = err == 0 ? gather(b, NULL) : 0;
         for (int l = 0; l < n && err == 0; l++) {
             err = cold_time(&b->cold, line[l].at, &us);
             if (err == 0)
@@ -657,7 +650,6 @@ static int kernels(struct bench *b)
         printf("plain us: a warp has two tiles of outputs and all inputs; bf16 us: %s\n",
                b->cold.blas ? "cuBLAS, where what is spilled has room for weights of 16 bits"
                             : b->cold.why);
-    free(line);
     return err;
 }
 
@@ -691,16 +683,11 @@ static int once(struct bench *b, const struct line *l, int *count)
  * at nothing else, and finds in `kernels` how many are whose, behind a note of the clock. */
 static int profiled(struct bench *b)
 {
-    struct line *line = malloc(CALLS_MAX * sizeof(*line));
-    int64_t forward, choose;
-    int err = line ? 0 : fail(-ENOMEM, "bench: no memory"), n = 0, count;
+    const struct line *line = b->line;
+    int err = window_of(b, 1), n = 0, count;
 
     if (err == 0)
-        err = window_of(b, 1, &forward, &choose);
-    if (err == 0)
-        err = record(b);
-    if (err == 0)
-        n = gather(b, NULL, line);
+        n = gather(b, NULL);
     json_begin_array(&b->json, "alone");
     for (int l = 0; l < n && err == 0; l++) {
         if (line[l].bytes <= 0)
@@ -719,7 +706,6 @@ static int profiled(struct bench *b)
                    line[l].calls, count);
     }
     json_end_array(&b->json);
-    free(line);
     return err;
 }
 
@@ -783,12 +769,22 @@ static int prepare(struct job *j, struct rank *k)
 
 int cmd_bench_device(struct options *o)
 {
-    struct bench b = { .job = { .prepare = prepare, .lead = lead_bench, .alone = true }, .o = o };
+    struct bench *b;
+    int code;
 
     if (o->cfg.rank != 0) {
         fail(-EINVAL, "bench: --window, --kernels and --profile measure rank 0, alone; rank is %d",
              o->cfg.rank);
         return CODE_USAGE;
     }
-    return job_run(&b.job, &o->cfg);
+    b = calloc(1, sizeof(*b));
+    if (!b) {
+        fail(-ENOMEM, "bench: no memory");
+        return CODE_RESOURCE;
+    }
+    b->job = (struct job){ .prepare = prepare, .lead = lead_bench, .alone = true };
+    b->o = o;
+    code = job_run(&b->job, &o->cfg);
+    free(b);
+    return code;
 }
