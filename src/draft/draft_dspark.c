@@ -186,18 +186,11 @@ static int alloc_refined(struct dspark *d)
 static int upload_blocks(struct dspark *d)
 {
     int32_t tok[BLOCK_ROWS];
-    int block = d->a->block;
-    struct queue *q;
-    int r = d->dev->ops->queue_open(d->dev, &q);
+    int block = d->a->block, n = SLOTS_MAX * block;
 
-    if (r < 0)
-        return r;
-    for (int i = 0; i < SLOTS_MAX * block; i++)
+    for (int i = 0; i < n; i++)
         tok[i] = i % block == 0 ? -1 : d->a->noise;
-    q->ops->put(q, d->tok, tok, sizeof(int32_t) * (size_t)(SLOTS_MAX * block));
-    r = q->ops->wait(q);
-    q->ops->queue_close(q);
-    return r;
+    return buffer_put(d->dev, d->tok, tok, sizeof(int32_t) * (size_t)n);
 }
 
 static int dspark_ready(struct drafter *base, struct device *dev, const struct slot_pool *p)

@@ -123,17 +123,10 @@ static int buffers(struct mtp *d, buffers_fn *fn)
 static int upload(struct mtp *d)
 {
     int32_t pending[SLOTS_MAX];
-    struct queue *q;
-    int r = d->dev->ops->queue_open(d->dev, &q);
 
-    if (r < 0)
-        return r;
     for (int i = 0; i < SLOTS_MAX; i++)
         pending[i] = -1;
-    q->ops->put(q, d->pending, pending, sizeof(pending));
-    r = q->ops->wait(q);
-    q->ops->queue_close(q);
-    return r;
+    return buffer_put(d->dev, d->pending, pending, sizeof(pending));
 }
 
 static int mtp_ready(struct drafter *base, struct device *dev, const struct slot_pool *p)

@@ -1,4 +1,4 @@
-/* buffers.c owns the way from a list to device memory and back. */
+/* buffers.c owns the way from a list to device memory and back, and what is put there at once. */
 #include "src/model/buffers.h"
 
 #include "kernels/backend.h"
@@ -30,4 +30,17 @@ int buffers_free(struct device *d, const struct buffer *b, size_t n)
         d->ops->free(d, p);
     }
     return 0;
+}
+
+int buffer_put(struct device *d, void *to, const void *from, size_t bytes)
+{
+    struct queue *q;
+    int r = d->ops->queue_open(d, &q);
+
+    if (r < 0)
+        return r;
+    q->ops->put(q, to, from, bytes);
+    r = q->ops->wait(q);
+    q->ops->queue_close(q);
+    return r;
 }

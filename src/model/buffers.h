@@ -21,4 +21,8 @@ buffers_fn buffers_alloc;
 /* buffers_free - 0; what was never made is fine. */
 buffers_fn buffers_free;
 
+/* buffer_put - bytes of the host to where there is memory, outside of rounds: by a queue of its
+ * own, waited for.   errors   of the queue */
+int buffer_put(struct device *d, void *to, const void *from, size_t bytes);
+
 #endif

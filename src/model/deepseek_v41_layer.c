@@ -4,6 +4,7 @@
 
 #include "kernels/backend.h"
 #include "src/base/log.h"
+#include "src/model/buffers.h"
 
 #include <errno.h>
 #include <math.h>
@@ -188,7 +189,6 @@ int v41_freqs(const struct v41_arch *a, struct device *d, bool compressed, const
     double turns = a->yarn_original / (2 * M_PI), ln = 2 * log(theta);
     float low = (float)fmax(floor(a->rope_dims * log(turns / a->yarn_fast) / ln), 0);
     float high = (float)fmin(ceil(a->rope_dims * log(turns / a->yarn_slow) / ln), a->rope_dims - 1);
-    struct queue *q;
     void *table;
     float *f;
     int r = d->ops->alloc(d, (size_t)half * sizeof(float), &table);
@@ -210,12 +210,7 @@ int v41_freqs(const struct v41_arch *a, struct device *d, bool compressed, const
         ramp = ramp < 0 ? 0 : ramp > 1 ? 1 : ramp;
         f[i] = compressed ? scaled * ramp + plain * (1 - ramp) : plain;
     }
-    r = d->ops->queue_open(d, &q);
-    if (r == 0) {
-        q->ops->put(q, table, f, (size_t)half * sizeof(float));
-        r = q->ops->wait(q);
-        q->ops->queue_close(q);
-    }
+    r = buffer_put(d, table, f, (size_t)half * sizeof(float));
     free(f);
     if (r < 0)
         d->ops->free(d, table);

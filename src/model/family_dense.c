@@ -6,6 +6,7 @@
 #include "kernels/backend.h"
 #include "src/base/json.h"
 #include "src/base/log.h"
+#include "src/model/buffers.h"
 #include "src/model/exec.h"
 #include "src/model/families.h"
 #include "src/transport/comm.h"
@@ -257,7 +258,6 @@ static int dense_ready(struct model *base, struct device *d, const struct pack *
     struct dense_model *m = dense(base);
     int half = m->head_dim / 2, r;
     float f[2048];
-    struct queue *q;
     void *table;
 
     (void)p;
@@ -270,13 +270,7 @@ static int dense_ready(struct model *base, struct device *d, const struct pack *
     m->freq = table;
     for (int i = 0; i < half; i++)
         f[i] = 1.0f / (float)pow(m->theta, (double)((float)(2 * i) / (float)m->head_dim));
-    r = d->ops->queue_open(d, &q);
-    if (r < 0)
-        return r;
-    q->ops->put(q, table, f, (size_t)half * sizeof(float));
-    r = q->ops->wait(q);
-    q->ops->queue_close(q);
-    return r;
+    return buffer_put(d, table, f, (size_t)half * sizeof(float));
 }
 
 static int dense_stage(struct model *base, const struct slot_pool *p, struct row_store *s,
