@@ -17,7 +17,6 @@
 /* Points of one kind of op: us = x . coefficients, each as often as it is called. */
 struct squares {
     double a[UNKNOWNS][UNKNOWNS], b[UNKNOWNS];
-    int points;
 };
 
 static void squares_add(struct squares *s, const double *x, double y, double weight)
@@ -27,7 +26,6 @@ static void squares_add(struct squares *s, const double *x, double y, double wei
             s->a[i][j] += weight * x[i] * x[j];
         s->b[i] += weight * x[i] * y;
     }
-    s->points++;
 }
 
 /* Coefficients; one that the points do not tell is 0. Columns are scaled by their own length before
@@ -208,7 +206,7 @@ static int fit_shares(const struct pack *p, const struct roof_device *d, struct 
         scale(k->step_us, fmax(d->window_ms[1] * 1e3 - least.us, 0) / (w.us - least.us));
     without = *k;
     scale(without.row_us, 0);
-    for (int rows = 2; rows <= 16 && r == 0; rows++) {
+    for (int rows = 2; rows <= ROOF_ROWS && r == 0; rows++) {
         double us = d->window_ms[rows] * 1e3, more, rest;
 
         if (us <= 0)

@@ -94,7 +94,7 @@ int roof_read_device(const char *path, struct roof_device *out)
         r = read_figure(path, root, "exchange_us", false, &out->exchange_us);
     if (r == 0)
         r = read_figure(path, root, "pass_ms", false, &out->pass_ms);
-    for (int rows = 1; rows <= 16 && r == 0; rows++) {
+    for (int rows = 1; rows <= ROOF_ROWS && r == 0; rows++) {
         char key[24];
 
         snprintf(key, sizeof(key), "window_%d_ms", rows);
@@ -112,7 +112,7 @@ int roof_read_device(const char *path, struct roof_device *out)
 static int read_window(const char *path, const struct json *o, struct roof_device *d)
 {
     double us, experts;
-    int rows, r = json_int(o, "rows", 1, 16, &rows);
+    int rows, r = json_int(o, "rows", 1, ROOF_ROWS, &rows);
 
     if (r == 0)
         r = read_figure(path, o, "window_us", true, &us);

@@ -35,13 +35,15 @@ enum roof_op {
     ROOF_OPS
 };
 
+#define ROOF_ROWS 16 /* of a window, at most */
+
 struct roof_device {
     char name[32];
     int sms;
     double clock_ghz, read_gbps; /* of reads from memory */
     double exchange_us;          /* of 5,120 values between two ranks */
-    double window_ms[17];        /* measured or published, by rows; 0: not known */
-    double experts[17]; /* different ones that a layer's rows go to, by rows; 0: not known */
+    /* by rows, 0: not known; measured or published, and different experts that a layer's go to */
+    double window_ms[ROOF_ROWS + 1], experts[ROOF_ROWS + 1];
     double pass_ms;
 };
 
