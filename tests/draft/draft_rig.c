@@ -1,17 +1,6 @@
 #include "tests/draft/draft_rig.h"
 
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-
-#define MUST(call)                                                                                 \
-    do {                                                                                           \
-        int must_ = (call);                                                                        \
-        if (must_ != 0) {                                                                          \
-            fprintf(stderr, "%s:%d: %s = %d\n", __FILE__, __LINE__, #call, must_);                 \
-            abort();                                                                               \
-        }                                                                                          \
-    } while (0)
 
 static struct walk_part open_part(void *arg, const struct json *config, struct model *m,
                                   struct state_list *l)

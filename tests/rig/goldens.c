@@ -54,35 +54,17 @@ static void *value(size_t *n, const char *type, const char *fmt, va_list ap)
     return v->data;
 }
 
-const float *golden_f32(size_t *n, const char *fmt, ...)
-{
-    va_list ap;
-    const float *v;
-
-    va_start(ap, fmt);
-    v = value(n, "F32", fmt, ap);
-    va_end(ap);
-    return v;
-}
-
-const int32_t *golden_i32(size_t *n, const char *fmt, ...)
-{
-    va_list ap;
-    const int32_t *v;
-
-    va_start(ap, fmt);
-    v = value(n, "I32", fmt, ap);
-    va_end(ap);
-    return v;
-}
-
-const int64_t *golden_i64(size_t *n, const char *fmt, ...)
-{
-    va_list ap;
-    const int64_t *v;
-
-    va_start(ap, fmt);
-    v = value(n, "I64", fmt, ap);
-    va_end(ap);
-    return v;
-}
+#define GOLDEN(suffix, c_type, type)                                                               \
+    const c_type *golden_##suffix(size_t *n, const char *fmt, ...)                                 \
+    {                                                                                              \
+        va_list ap;                                                                                \
+        const c_type *v;                                                                           \
+                                                                                                   \
+        va_start(ap, fmt);                                                                         \
+        v = value(n, type, fmt, ap);                                                               \
+        va_end(ap);                                                                                \
+        return v;                                                                                  \
+    }
+GOLDEN(f32, float, "F32")
+GOLDEN(i32, int32_t, "I32")
+GOLDEN(i64, int64_t, "I64")

@@ -17,15 +17,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#define MUST(call)                                                                                 \
-    do {                                                                                           \
-        int must_ = (call);                                                                        \
-        if (must_ != 0) {                                                                          \
-            fprintf(stderr, "%s:%d: %s = %d\n", __FILE__, __LINE__, #call, must_);                 \
-            abort();                                                                               \
-        }                                                                                          \
-    } while (0)
-
 struct world {
     const struct rig_settings *set;
     struct wires wires;

@@ -14,6 +14,18 @@
 #include "src/transport/comm.h"
 
 #include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+/* A call of a rig that cannot go on without it ends the test. */
+#define MUST(call)                                                                                 \
+    do {                                                                                           \
+        int must_ = (call);                                                                        \
+        if (must_ != 0) {                                                                          \
+            fprintf(stderr, "%s:%d: %s = %d\n", __FILE__, __LINE__, #call, must_);                 \
+            abort();                                                                               \
+        }                                                                                          \
+    } while (0)
 
 struct json;
 struct resident;
