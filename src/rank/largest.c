@@ -4,14 +4,12 @@
 
 #include <errno.h>
 
-#include "kernels/backend.h"
 #include "src/base/log.h"
 #include "src/draft/drafter.h"
 #include "src/model/family.h"
 #include "src/rank/captures.h"
 #include "src/rank/parts.h"
 #include "src/rank/rank.h"
-#include "src/transport/comm.h"
 
 static void dry_window(struct rank *k, struct exec *x, int slots, int rows_each, int flags,
                        bool head)
@@ -63,7 +61,7 @@ int largest_check(struct rank *k)
     struct captured g;
     int r;
 
-    if (!(k->dev->ops->caps & BACKEND_GRAPHS && k->comm->ops->caps & COMM_CAPTURE))
+    if (!rank_captures(k))
         return 0;
     r = capture(k->q, queue_largest, k, &g);
     if (r == 0)

@@ -26,12 +26,6 @@ struct parts {
     struct parts_ran ran;
 };
 
-static bool wanted(const struct rank *k)
-{
-    return k->cfg.graphs != GRAPHS_OFF && k->dev->ops->caps & BACKEND_GRAPHS &&
-           k->comm->ops->caps & COMM_CAPTURE;
-}
-
 /* Setting graph_pieces. */
 static void cut(void *arg, int layer)
 {
@@ -44,6 +38,7 @@ static void cut(void *arg, int layer)
 int parts_open(struct rank *k, const struct sampler *sampler, struct parts **out)
 {
     struct parts *p = calloc(1, sizeof(*p));
+    bool wanted = k->cfg.graphs != GRAPHS_OFF && rank_captures(k);
     int r;
 
     if (!p)
@@ -52,7 +47,7 @@ int parts_open(struct rank *k, const struct sampler *sampler, struct parts **out
     p->sampler = sampler;
     k->x.passed = cut;
     k->x.passed_arg = p;
-    r = captures_open(k->q, wanted(k) ? k->cfg.graph_max : 0, &p->graphs);
+    r = captures_open(k->q, wanted ? k->cfg.graph_max : 0, &p->graphs);
     if (r < 0) {
         free(p);
         return r;

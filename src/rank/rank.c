@@ -494,10 +494,14 @@ static int open_sums(struct rank *k, const struct comm_settings *s)
                 : comm_relay_open(windows, k->dev, c->rank, c->ranks, s, &k->comm);
 }
 
+bool rank_captures(const struct rank *k)
+{
+    return k->dev->ops->caps & BACKEND_GRAPHS && k->comm->ops->caps & COMM_CAPTURE;
+}
+
 static int check_graphs(const struct rank *k)
 {
-    if (k->cfg.graphs != GRAPHS_ON ||
-        (k->dev->ops->caps & BACKEND_GRAPHS && k->comm->ops->caps & COMM_CAPTURE))
+    if (k->cfg.graphs != GRAPHS_ON || rank_captures(k))
         return 0;
     return fail(-ENODEV, "config: graphs on: backend %s with comm %s captures no windows",
                 k->dev->ops->name, k->comm->ops->name);
