@@ -94,9 +94,8 @@ static int put_tiles(struct pack_out *o, size_t each, const struct rect *c)
 }
 
 /* share is the rank's rectangle; in the pack, tiles of so many rows follow each other, of one as
- * stored. A block is as many whole tiles as fit, or, of very long rows, as many columns of one tile:
- * both are contiguous there.
- */
+ * stored. A block is as many whole tiles as fit, or, of very long rows, as many columns of one
+ * tile: both are contiguous there. */
 static int stream_rows(struct pack_out *o, const struct pack_feed *f, int64_t cols,
                        const struct rect *share, int tile)
 {

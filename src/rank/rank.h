@@ -118,7 +118,7 @@ void rank_refuse(struct rank *k);
  *          rank waited for them */
 int rank_join(struct rank *k);
 
-/* rank_captures - whether what a joined rank queues can be captured: by its backend and its sums. */
+/* rank_captures - whether what a joined rank queues can be captured: by backend and sums. */
 bool rank_captures(const struct rank *k);
 
 /* rank_broken - a round cannot go on: wait a moment for the group's own cause, else be the cause:
