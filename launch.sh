@@ -14,6 +14,10 @@
 # on every machine). Under Slurm or Open MPI a task starts the rank that they number.
 
 set -u
+# A standard stream that is closed would give its number to the next file; what reads or writes it fails as before.
+[ -e /dev/fd/0 ] || exec 0>/dev/null
+[ -e /dev/fd/1 ] || exec 1</dev/null
+[ -e /dev/fd/2 ] || exec 2</dev/null
 . "$(dirname "$(realpath "$0")")/setup.sh"
 
 GRACE=10  # tenths of a second that ranks have to end by themselves after one has failed
@@ -87,6 +91,12 @@ rest=("$@")
 case $command in
 status | stop | logs) as=preflight ;; # which takes settings only
 *) as=$command ;;
+esac
+case $command in
+--help | help) # of this script, then of the program
+    sed -n '2,/^$/s/^# \{0,1\}//p' "$0"
+    echo
+    ;;
 esac
 
 program=src/rank/tandem
@@ -279,8 +289,10 @@ status)
     exit $code
     ;;
 stop)
-    each "$ranks" "$ROOT/launch.sh" end_all "$group"
-    exit
+    each "$ranks" "$ROOT/launch.sh" end_all "$group" | tee "$scratch/stop"
+    code=${PIPESTATUS[0]}
+    [ $code -ne 0 ] || [ -s "$scratch/stop" ] || say "nothing runs"
+    exit $code
     ;;
 logs)
     for ((r = 0; r < ranks; r++)); do

@@ -16,7 +16,7 @@ say()
     printf '%s\n' "$*" >&2
 }
 
-# die CODE TEXT - exit codes are those of the program (tandem --help, README.md).
+# die CODE TEXT - exit codes are those of the program (README.md).
 die()
 {
     local code=$1
@@ -132,7 +132,7 @@ build()
             die 70 "meson configure failed"
         }
     fi
-    say "building"
+    say "building; the first time takes minutes, with nvcc many: $log shows how far it is"
     ninja -C "$dir" ${BUILD_ONLY[@]+"${BUILD_ONLY[@]}"} >"$log" 2>&1 || {
         cat "$log" >&2
         die 70 "the build failed"

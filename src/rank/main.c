@@ -7,8 +7,21 @@
 #include "src/transport/comm.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
+
+/* A standard stream that is closed gets a descriptor that cannot do its work. Otherwise the next
+ * file or socket would have its number, and a link between ranks would get the text. */
+static int hold_streams(void)
+{
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
+        if (fcntl(fd, F_GETFD) < 0 &&
+            open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY) < 0)
+            return fail(-errno, "/dev/null: open: %s", strerror(errno));
+    return 0;
+}
 
 static int run(const struct command *c, int argc, char **argv)
 {
@@ -34,8 +47,10 @@ int main(int argc, char **argv)
 {
     const char *name = argc > 1 ? argv[1] : "";
     const struct command *c = command_find(name);
-    int code = CODE_DONE;
+    int code = exit_code_of(STEP_DEVICE, hold_streams());
 
+    if (code != CODE_DONE)
+        return code;
     mapping_guard(CODE_DATA);
     if (c)
         code = run(c, argc - 1, argv + 1);
@@ -44,7 +59,8 @@ int main(int argc, char **argv)
     else if (strcmp(name, "--help") == 0 || strcmp(name, "help") == 0)
         command_list();
     else {
-        fail(-EINVAL, "command \"%s\" is unknown; see tandem --help", name);
+        (void)(*name ? fail(-EINVAL, "command \"%s\" is unknown; see tandem --help", name)
+                     : fail(-EINVAL, "no command; tandem --help lists them"));
         code = CODE_USAGE;
     }
     if (fflush(stdout) != 0 && code == CODE_DONE) {

@@ -11,7 +11,7 @@ TCP=(--set ranks=2 --set link=tcp)
 
 expect 0 '' "$TANDEM" --version
 expect 0 '' "$TANDEM" --help
-expect 64 'command "" is unknown' "$TANDEM"
+expect 64 'no command; tandem --help' "$TANDEM"
 expect 64 'command "speak" is unknown' "$TANDEM" speak
 for c in generate score tokenize detokenize pack inspect config demo; do
     expect 0 '' "$TANDEM" $c --help
@@ -101,7 +101,9 @@ same 'one setting of a command' 2 "$(cat "$WORK/out")"
 launch=(env "TANDEM_BUILD=$4" "$ROOT/launch.sh")
 expect 0 '' "${launch[@]}" "${pair_conf[@]}" "${BASE[@]}" tokenize --prompt 'a b'
 same 'the launcher prints ids' '0 71 285' "$(cat "$WORK/out")"
-expect 0 'nothing runs' env -u HOME "${launch[@]}" --set ranks=2 --set "port=$(free_port)" status # as a service has none
+for command in status stop; do
+    expect 0 'nothing runs' env -u HOME "${launch[@]}" --set ranks=2 --set "port=$(free_port)" $command # as a service has none
+done
 "${launch[@]}" --ssh false --set ranks=2 --set link=tcp --set hosts=127.0.0.1,192.0.2.77 --set secret=s --set "port=$(free_port)" \
     status >"$WORK/out" 2>"$WORK/err"
 same 'a machine that cannot be asked: exit code of status' 69 $?
@@ -118,6 +120,8 @@ for case in 'bench ranks=1' 'bench link=loop' 'preflight link=loop' 'tokenize ra
     same "a dry run of $case" yes "$(grep -q '^here: ' "$WORK/out" && ! grep -qv '^here: ' "$WORK/out" && echo yes)"
 done
 expect 64 'stop starts none' "${launch[@]}" --dry-run stop
+expect 0 '' "${launch[@]}" --help
+same "help of the launcher's options, then of commands" '--dry-run usage:' "$(grep -o -e '--dry-run' -e '^usage:' "$WORK/out" | xargs)"
 for command in 'generate --prompt a' status; do
     # shellcheck disable=SC2086 # a command and its option
     expect 64 "stands before ${command%% *}" "${launch[@]}" --set hosts=192.0.2.1,192.0.2.2 --set secret=s $command \
@@ -131,6 +135,13 @@ for v in --set --config 'type --help now' --help --config=x; do
 done
 expect 0 '' "${launch[@]}" "${pair_conf[@]}" "${BASE[@]}" generate --help
 same 'help is one text' 1 "$(grep -c '^usage' "$WORK/out")"
+# A standard stream that is closed: nothing that is opened later takes its place.
+streams=("${launch[@]}" "${pair_conf[@]}" "${BASE[@]}" generate --prompt a --max-tokens 8)
+for case in '0 <&-' '73 >&-' '0 2>&-' '73 <&- >&-' '73 <&- >&- 2>&-'; do
+    # shellcheck disable=SC2016 # for the inner shell
+    bash -c "\"\$@\" ${case#* }" sh "${streams[@]}" --set "port=$(free_port)" >"$WORK/out" 2>"$WORK/err"
+    same "two ranks with ${case#* }: exit code" "${case% ${case#* }}" $?
+done
 for case in 'loop 3' 'shm 2'; do # what every link carries that can join the ranks, without a model
     links=${case#* }
     expect 0 '' "${launch[@]}" --set ranks=2 --set "link=${case% *}" --set "port=$(free_port)" bench --transport
