@@ -551,8 +551,9 @@ int config_dump(const struct config *c, FILE *out)
         field_format(c, f, value, sizeof(value));
         fprintf(out, "\n%s =%s%s\n\n", f->key, value[0] ? " " : "", value);
     }
-    return fflush(out) != 0 || ferror(out) ? fail(errno ? -errno : -EIO, "config: cannot write")
-                                           : 0;
+    if (fflush(out) == 0 && !ferror(out))
+        return 0;
+    return fail(errno ? -errno : -EIO, "config: cannot write: %s", strerror(errno));
 }
 
 static int by_key(const void *a, const void *b)

@@ -9,8 +9,10 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
+#include "src/base/clock.h"
 #include "src/base/log.h"
 
 #define STREAM_BYTES ((size_t)64 << 10) /* of the first read; it doubles */
@@ -150,6 +152,20 @@ static void folder_of(const char *path, char out[PATH_CAP])
     }
 }
 
+/* Not mkostemp, whose files have a mode of their own: this one is less the umask. */
+static int create_beside(const char *path, mode_t mode, char temp[PATH_CAP])
+{
+    int fd;
+
+    do {
+        uint64_t t = (uint64_t)clock_ns() * 0x9E3779B97F4A7C15u + (uint64_t)getpid();
+
+        snprintf(temp, PATH_CAP, "%.*s.%06x", PATH_CAP - 8, path, (unsigned)(t >> 40));
+        fd = open(temp, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, mode);
+    } while (fd < 0 && (errno == EEXIST || errno == EINTR));
+    return fd;
+}
+
 int new_file_open(struct new_file *f, const char *path, mode_t mode)
 {
     int r;
@@ -159,16 +175,10 @@ int new_file_open(struct new_file *f, const char *path, mode_t mode)
     if (strlen(path) + sizeof(".XXXXXX") > sizeof(f->temp))
         return fail(-ENAMETOOLONG, "%.64s...: path too long", path);
     strcpy(f->path, path);
-    snprintf(f->temp, sizeof(f->temp), "%.*s.XXXXXX", PATH_CAP - 8, path);
-    f->fd = mkostemp(f->temp, O_CLOEXEC);
+    f->fd = create_beside(path, mode, f->temp);
     if (f->fd < 0) {
         r = fail_path(path, "create");
         f->temp[0] = 0;
-        return r;
-    }
-    if (fchmod(f->fd, mode) < 0) {
-        r = fail_path(path, "chmod");
-        new_file_drop(f);
         return r;
     }
     return 0;
@@ -271,6 +281,20 @@ int full_pwrite(int fd, const void *data, size_t bytes, off_t offset, const char
         bytes -= (size_t)n;
     }
     return 0;
+}
+
+int file_room(const char *path, uint64_t bytes)
+{
+    struct statvfs v;
+    double free_bytes;
+
+    if (statvfs(path, &v) < 0 || v.f_blocks == 0)
+        return 0;
+    free_bytes = (double)v.f_frsize * (double)(geteuid() == 0 ? v.f_bfree : v.f_bavail);
+    if ((double)bytes <= free_bytes)
+        return 0;
+    return fail(-ENOSPC, "%s: no room for %.1f MB, %.1f MB are free", path, (double)bytes / 1e6,
+                free_bytes / 1e6);
 }
 
 /* The folder above is there, so "no such file" is no missing file: /proc and its like take no

@@ -7,6 +7,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <sys/types.h>
 
 #define PATH_CAP 4096 /* bytes of a path with its NUL */
@@ -27,7 +28,7 @@ int file_write(const char *path, const void *data, size_t bytes, mode_t mode);
 
 /* struct new_file - a file that appears under its name only when it is whole.
  *
- *   open    creates a temporary name in the folder of path
+ *   open    creates a temporary name in the folder of path, with mode less the umask
  *   ...     the caller writes to fd
  *   commit  fsync, rename over path, fsync of the folder; on an error the temporary file is gone
  *   drop    unlinks the temporary file; fine after commit, or if open failed
@@ -51,6 +52,14 @@ void new_file_drop(struct new_file *f);
  */
 int full_pread(int fd, void *out, size_t bytes, off_t offset, const char *name);
 int full_pwrite(int fd, const void *data, size_t bytes, off_t offset, const char *name);
+
+/* file_room - whether the file system of a folder or file has this many bytes free: for who asks
+ * before it writes or reserves. fallocate takes all there is before it says that this is too
+ * little, and other programs find the disk full meanwhile.
+ *
+ * errors   -ENOSPC with both numbers; 0 where the file system does not tell
+ */
+int file_room(const char *path, uint64_t bytes);
 
 /* make_dirs - the folder path and every missing folder above it; one that is there is fine.
  * errors   -ENOTDIR if something else has the name; -EROFS where no folder can be; else the errno

@@ -197,13 +197,21 @@ static int plan(struct conversion *c)
 
 /* ---- filling ----------------------------------------------------------------------------- */
 
+static int read_from(struct conversion *c, const struct job *j, uint64_t at, void *out,
+                     size_t bytes)
+{
+    if (c->spec->stop && *c->spec->stop)
+        return fail(-EINTR, "convert: interrupted, %s is not made", c->spec->folder);
+    return c->src->ops->read(c->src, j->from.name, &j->from.t, at, out, bytes);
+}
+
 static int read_values(struct conversion *c, const struct job *j, int64_t row, int64_t rows,
                        void *raw, float *out)
 {
     enum dtype t = j->from.t.dtype;
     size_t n = (size_t)(rows * j->cols), each = dtype_bytes(t);
     uint64_t at = j->first + (uint64_t)(row * j->cols) * each;
-    int r = c->src->ops->read(c->src, j->from.name, &j->from.t, at, raw, n * each);
+    int r = read_from(c, j, at, raw, n * each);
 
     if (r < 0)
         return r;
@@ -224,7 +232,7 @@ static int copy(struct conversion *c, const struct job *j)
     for (uint64_t done = 0; done < bytes && r == 0;) {
         size_t n = bytes - done < COPY_BYTES ? (size_t)(bytes - done) : COPY_BYTES;
 
-        r = c->src->ops->read(c->src, j->from.name, &j->from.t, j->first + done, buf, n);
+        r = read_from(c, j, j->first + done, buf, n);
         if (r == 0)
             r = folder_write(&c->out, j->codes, done, buf, n);
         done += n;

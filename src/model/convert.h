@@ -7,6 +7,7 @@
 #include "src/model/scheme.h"
 #include "src/model/walk.h"
 
+#include <signal.h>
 #include <stdint.h>
 
 struct json;
@@ -19,8 +20,9 @@ struct convert_spec {
     struct scheme scheme;
     const struct walk_part *parts; /* what is to be encoded; of one rank */
     int n_parts;
-    const struct json *config; /* of the old checkpoint */
-    uint64_t shard_bytes;      /* a file ends behind the tensor that reaches this */
+    const struct json *config;         /* of the old checkpoint */
+    uint64_t shard_bytes;              /* a file ends behind the tensor that reaches this */
+    const volatile sig_atomic_t *stop; /* once it is not 0, nothing is made; NULL: never */
 };
 
 /* convert_check - whether there is an encoder for the formats of a scheme.   errors   -EINVAL */
@@ -33,9 +35,9 @@ int convert_check(const struct scheme *s);
  *   MXFP4  scale of a group 2^ceil(log2(amax / 6))
  *   NVFP4  global amax / 2688 of the matrix, scale of a group the nearest e4m3 of amax / 6 / global
  *
- * errors   -EINVAL a weight that is quantised already, missing or not finite, by name; those of the
- *          files. Everything is found before the first byte is written; a file that is not whole
- *          never has its name */
+ * errors   -EINVAL a weight that is quantised already, missing or not finite, by name; -ENOSPC;
+ *          -EINTR stopped; those of the files. What can be known before the first byte is written
+ *          is told then; a file that is not whole never has its name */
 int convert(const struct convert_spec *spec, struct source *src);
 
 #endif

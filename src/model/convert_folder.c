@@ -130,7 +130,7 @@ static int begin_shard(struct folder *f, int shard)
 
 int folder_begin(struct folder *f, const char *path, uint64_t shard_bytes)
 {
-    uint64_t at = 0;
+    uint64_t at = 0, total = 0;
     int shard = 0, r = make_dirs(path, 0777);
 
     if (r < 0)
@@ -146,6 +146,7 @@ int folder_begin(struct folder *f, const char *path, uint64_t shard_bytes)
         t->shard = shard;
         t->at = at;
         at += t->bytes;
+        total += t->bytes;
     }
     f->shard = calloc((size_t)shard + 1, sizeof(*f->shard));
     if (!f->shard)
@@ -155,6 +156,7 @@ int folder_begin(struct folder *f, const char *path, uint64_t shard_bytes)
         f->shard[f->tensor[i].shard].bytes += f->tensor[i].bytes;
     for (int i = 0; i < f->n_shards; i++)
         f->shard[i].file.fd = -1;
+    r = file_room(path, total);
     for (int i = 0; i < f->n_shards && r == 0; i++)
         r = begin_shard(f, i);
     return r;

@@ -121,8 +121,10 @@ static size_t read_notes(struct pack_part *p, struct pack_toc *t, uint64_t end,
 
 static int reserve(int fd, uint64_t bytes, const char *path)
 {
-    int r;
+    int r = file_room(path, bytes);
 
+    if (r < 0)
+        return r;
     do
         r = fallocate(fd, 0, 0, (off_t)bytes);
     while (r < 0 && errno == EINTR); /* of a process that was stopped, too */
@@ -155,7 +157,7 @@ static int begin(struct pack_part *p, const struct pack_toc *t, uint64_t end,
         return fail(-errno, "%s: truncate: %s", p->file.temp, strerror(errno));
     r = full_pwrite(p->file.fd, &begun, sizeof(begun), 0, p->file.path);
     if (r == 0 && !has_holes(t))
-        r = reserve(p->file.fd, end, p->file.path);
+        r = reserve(p->file.fd, end, p->file.temp);
     else if (r == 0 && ftruncate(p->file.fd, (off_t)end) < 0)
         r = fail(-errno, "%s: truncate: %s", p->file.path, strerror(errno));
     if (r == 0)

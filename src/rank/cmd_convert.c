@@ -7,6 +7,7 @@
 #include "src/rank/exit_code.h"
 
 #include <errno.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -38,11 +39,32 @@ static int copy_texts(const char *from, const char *to)
     return 0;
 }
 
+/* The first signal ends it with nothing left behind, the second at once. */
+static volatile sig_atomic_t stop;
+
+static void on_signal(int signal)
+{
+    (void)signal;
+    stop = 1;
+}
+
+static void catch_signals(void)
+{
+    struct sigaction a = { .sa_handler = on_signal, .sa_flags = SA_RESETHAND | SA_RESTART };
+
+    sigemptyset(&a.sa_mask);
+    sigaction(SIGINT, &a, NULL);
+    sigaction(SIGTERM, &a, NULL);
+}
+
 int cmd_convert(struct options *o)
 {
     struct checkpoint_settings set = { .model = o->word[0], .ranks = 1 };
-    struct convert_spec spec = { .folder = o->word[1], .shard_bytes = CONVERT_SHARD_BYTES };
+    struct convert_spec spec = { .folder = o->word[1],
+                                 .shard_bytes = CONVERT_SHARD_BYTES,
+                                 .stop = &stop };
     enum exit_step step = STEP_DATA;
+    bool made = access(o->word[1], F_OK) != 0;
     struct checkpoint c;
     int r;
 
@@ -61,6 +83,7 @@ int cmd_convert(struct options *o)
         checkpoint_close(&c);
         return CODE_USAGE;
     }
+    catch_signals();
     r = checkpoint_source(&c);
     spec.parts = c.spec.parts;
     spec.n_parts = c.spec.n_parts;
@@ -77,6 +100,8 @@ int cmd_convert(struct options *o)
     }
     if (r == 0)
         log_info("%s: the weights of %s as %s", o->word[1], o->word[0], o->to);
+    else if (made)
+        rmdir(o->word[1]); /* which leaves one with files in it */
     checkpoint_close(&c);
-    return exit_code_of(step, r);
+    return r == -EINTR ? CODE_KILLED : exit_code_of(step, r);
 }

@@ -115,7 +115,8 @@ int cmd_report(struct options *o)
     if (code != 0)
         return code;
     report_text(v, stdout);
-    code = exit_code_of(STEP_WRITE, write_page(v, o->out, &bytes));
+    err = write_page(v, o->out, &bytes);
+    code = exit_code_of(STEP_WRITE, err == -ENOENT ? -EROFS : err); /* no folder to write in */
     if (code == 0)
         printf("\npage: %s (%ld KiB)%s\n", o->out, (bytes + 1023) / 1024,
                report_page_charts() ? "" : ", without charts: this build lacks Chart.js");

@@ -145,6 +145,36 @@ Test(file, a_new_file_appears_only_when_it_is_whole)
     cr_expect(eq(int, entries("."), 2), "its temporary file is gone");
 }
 
+Test(file, the_umask_holds_for_new_files)
+{
+    static const struct {
+        mode_t umask, mode, got;
+    } cases[] = {
+        { 022, 0666, 0644 }, { 077, 0666, 0600 }, { 0, 0666, 0666 }, { 022, 0600, 0600 }
+    };
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct stat st;
+
+        umask(cases[i].umask);
+        cr_assert(eq(int, file_write("a", "x", 1, cases[i].mode), 0));
+        cr_assert(eq(int, stat("a", &st), 0));
+        cr_expect(eq(int, (int)(st.st_mode & 07777), (int)cases[i].got), "case %zu", i);
+    }
+    cr_expect(eq(int, entries("."), 1));
+}
+
+Test(file, room_is_what_is_free)
+{
+    cr_expect(eq(int, file_room(".", 1), 0));
+    cr_expect(eq(int, file_room("none", UINT64_MAX), 0), "nothing is known");
+    cr_expect(eq(int, file_room("/proc", UINT64_MAX), 0), "nothing is known");
+    cr_expect(eq(int, log_lines.lines, 0));
+    cr_expect(eq(int, file_room(".", UINT64_MAX), -ENOSPC));
+    cr_expect(strstr(log_lines.last, "no room for 18446744073709.6 MB, ") != NULL, "%s",
+              log_lines.last);
+}
+
 Test(file, a_full_disk_is_named)
 {
     int fd = open("/dev/full", O_WRONLY | O_CLOEXEC);

@@ -1,6 +1,7 @@
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>
 
+#include <errno.h>
 #include <math.h>
 
 #include "src/base/json.h"
@@ -276,14 +277,34 @@ Test(convert, the_last_conversion_into_a_folder_counts)
 
         cr_assert(eq(int, convert_to(word, folder, run % 2 ? CONVERT_SHARD_BYTES : 1000), 0));
         cr_assert(eq(int, source_hf_open(folder, &s), 0), "run %d", run);
-        cr_assert(eq(int,
-                     source_stored(s, weights[0].name, STORED_MAT, weights[0].rows,
-                                   weights[0].cols, &w),
-                     0));
+        cr_assert(
+            eq(int,
+               source_stored(s, weights[0].name, STORED_MAT, weights[0].rows, weights[0].cols, &w),
+               0));
         cr_expect(eq(int, (int)w.dtype, run % 2 ? DTYPE_MXFP4 : DTYPE_FP8), "run %d", run);
         s->ops->close(s);
     }
     folder_count(folder, 1);
+}
+
+Test(convert, one_that_is_stopped_leaves_nothing)
+{
+    static const volatile sig_atomic_t stop = 1;
+    struct walk_part part = { some_weights, NULL };
+    struct convert_spec spec = { .parts = &part, .n_parts = 1, .shard_bytes = 1, .stop = &stop };
+    struct source *src = plain_source();
+    struct last_line line = { 0 };
+    char folder[PATH_CAP];
+
+    temp_folder(folder);
+    spec.folder = folder;
+    cr_assert(eq(int, scheme_parse("fp8", &spec.scheme), 0));
+    log_sink(keep_line, &line);
+    cr_expect(eq(int, convert(&spec, src), -EINTR));
+    cr_expect(line.n == 1 && strstr(line.text, folder), "%s", line.text);
+    cr_expect(eq(int, folder_count(folder, 1), 0));
+    log_sink(NULL, NULL);
+    src->ops->close(src);
 }
 
 Test(convert, config_keeps_what_it_said_and_says_the_formats)
@@ -334,9 +355,9 @@ Test(convert, matrices_without_a_magnitude_have_a_scale)
     for (size_t i = 0; i < sizeof(tensors) / sizeof(tensors[0]); i++)
         for (size_t j = 0; j < sizeof(formats) / sizeof(formats[0]); j++) {
             struct walk_part part = { one_weight, NULL };
-            struct convert_spec spec = {
-                .parts = &part, .n_parts = 1, .shard_bytes = CONVERT_SHARD_BYTES
-            };
+            struct convert_spec spec = { .parts = &part,
+                                         .n_parts = 1,
+                                         .shard_bytes = CONVERT_SHARD_BYTES };
             char folder[PATH_CAP];
             struct json *config;
             struct source *src;

@@ -349,7 +349,8 @@ Test(pack_write, a_full_disk_is_told_before_reading)
     watch_init(&watch, src);
     log_sink(keep_line, &line);
     cr_expect(eq(int, pack_write(path, &spec, &watch.base), -ENOSPC));
-    cr_expect(strstr(line.text, path) && strstr(line.text, "no room for"), "%s", line.text);
+    cr_expect(strstr(line.text, path) && strstr(line.text, "no room for 2.1 MB, 1.0 MB"), "%s",
+              line.text);
     cr_expect(eq(int, watch.reads, 0));
     cr_expect(eq(int, folder_count(folder, 0), 0));
     src->ops->close(src);

@@ -473,6 +473,7 @@ kept=$(cksum <"$WORK/log/rank1.jsonl")
 expect 64 'rank1.jsonl is one of the logs' "$TANDEM" report "$WORK/log" --out "$WORK/log/rank1.jsonl"
 same 'a page takes no log away' "$kept" "$(cksum <"$WORK/log/rank1.jsonl")"
 expect 64 'wants 1 to 8' "$TANDEM" report
+expect 73 'No such file' "$TANDEM" report "$WORK/log" --out "$WORK/nowhere/page.html"
 
 # ---- groups -------------------------------------------------------------------------------------------
 

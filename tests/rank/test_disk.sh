@@ -26,6 +26,7 @@ if unshare -rm true 2>/dev/null; then
     same 'full disk, round log: it is said at once' 1 "$(grep -c 'warning: log .*No space left' "$WORK/err")"
     same 'full disk, round log: the reply' "$(field ids "$WORK/whole")" "$(field ids "$WORK/out")"
     expect 73 'no room for' on 1m "$WORK/small" "${G[@]}" --max-tokens 4 --set "cache=$WORK/small"
+    expect 73 'no room for' on 1m "$WORK/small" "$TANDEM" convert "$MODEL" "$WORK/small/new" --to fp8
     # shellcheck disable=SC2016 # for the inner shell
     again=('"$@" --set depth=2 >/dev/null 2>&1 && mount -o remount,ro,size=64m none "$0" && exec "$@"' "$WORK/small")
     expect 0 'costs' on 64m "$WORK/small" sh -c "${again[@]}" "${G[@]}" --max-tokens 4 --set "cache=$WORK/small"
