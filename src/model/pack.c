@@ -617,6 +617,8 @@ static int map_file(struct pack *p)
 
     if (fstat(p->fd, &st) < 0)
         return fail(-errno, "%s: stat: %s", p->path, strerror(errno));
+    if (S_ISDIR(st.st_mode))
+        return fail(-EINVAL, "%s: a folder; packs are the rank<r>.pack in one", p->path);
     if (!S_ISREG(st.st_mode) || st.st_size < (off_t)sizeof(*h))
         return fail(-EINVAL, "%s: not a pack", p->path);
     r = mapping_open(p->fd, (size_t)st.st_size, p->path, &map);

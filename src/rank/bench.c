@@ -38,6 +38,8 @@ void bench_add(struct bench_row *row, const struct tally *t)
 
 static void print_table(const struct bench_row *row, int rows)
 {
+    printf("tok/s of a stream, of all together, and of the same requests serially and alone; T: "
+           "temperature\n\n");
     printf("%-12s %7s %4s %9s %9s %9s %9s %13s %9s %6s  %s\n", "text", "streams", "T", "stream",
            "all", "serial", "speed-up", "tokens/window", "accepted", "exact",
            "acceptance by draft position");

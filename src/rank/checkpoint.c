@@ -156,9 +156,12 @@ static int add_derived(struct checkpoint *c)
     char path[PATH_CAP];
     int i = 0, r = path_join(path, sizeof(path), c->folder, text_names[TEXT_TOKENIZER]);
 
-    if (r == 0)
-        r = tokenizer_open(c->text[TEXT_TOKENIZER], c->bytes[TEXT_TOKENIZER], "tokenizer.json",
-                           &c->tok);
+    if (r < 0)
+        return r;
+    log_about(c->folder);
+    r = tokenizer_open(c->text[TEXT_TOKENIZER], c->bytes[TEXT_TOKENIZER], "tokenizer.json",
+                       &c->tok);
+    log_about(NULL);
     if (r < 0)
         return r;
     while (c->spec.blobs[i].name)
@@ -257,9 +260,12 @@ int checkpoint_open(const struct checkpoint_settings *s, enum exit_step *step,
         r = fail(-EINVAL, "%s: a made-up checkpoint has no files beside it", s->model);
     if (r == 0)
         r = read_texts(&c);
-    if (r == 0)
+    if (r == 0) {
+        log_about(c.folder);
         r = blueprint_open(c.text[TEXT_CONFIG], c.bytes[TEXT_CONFIG], NULL, true, s->rank, s->ranks,
                            1, step, &c.plan);
+        log_about(NULL);
+    }
     if (r == 0)
         r = digest(&c);
     if (r < 0) {

@@ -159,6 +159,8 @@ static int run_row(struct bench *b, struct lead *l, int first, int heat, int wid
     struct bench_row *row = &b->row[b->rows++];
     int text[PROMPTS_MAX], n = 0, err = 0;
 
+    log_info("bench: %.*s at temperature %g, %d at once", (int)kind_length(b->prompt[first].name),
+             b->prompt[first].name, temperatures[heat], width);
     *row = (struct bench_row){ .streams = width, .temperature = temperatures[heat], .exact = true };
     memcpy(row->kind, b->prompt[first].name,
            kind_length(b->prompt[first].name) < sizeof(row->kind)
@@ -179,8 +181,10 @@ static int run_row(struct bench *b, struct lead *l, int first, int heat, int wid
 
 static int run_all(struct bench *b, struct lead *l)
 {
-    int slots = lead_round(l)->k->bounds.slots, err = run_serial(b, l);
+    int slots = lead_round(l)->k->bounds.slots, err;
 
+    log_info("bench: %d texts, each serially and alone", b->n);
+    err = run_serial(b, l);
     for (int i = 0; i < b->n; i++)
         for (int h = 0; h < HEATS && b->kind[i] == i; h++)
             for (int w = 0; w < WIDTHS && err == 0 && !lead_leaving(l); w++)
@@ -200,8 +204,8 @@ static int bench(struct job *j, struct lead *l)
     if (code != 0)
         return code;
     if (lead_leaving(l)) {
-        log_info("interrupted: nothing was compared");
-        return 0;
+        fail(-EINTR, "bench: interrupted, nothing was compared");
+        return CODE_NO;
     }
     return bench_print(k, b->row, b->rows, b->o->json);
 }

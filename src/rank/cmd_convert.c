@@ -69,7 +69,7 @@ int cmd_convert(struct options *o)
     int r;
 
     if (!o->to) {
-        fail(-EINVAL, "convert: wants --to FORMAT");
+        fail(-EINVAL, "convert: wants --to FORMAT; see tandem convert --help");
         return CODE_USAGE;
     }
     if (scheme_parse(o->to, &spec.scheme) < 0 || convert_check(&spec.scheme) < 0)

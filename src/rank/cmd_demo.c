@@ -142,10 +142,12 @@ static int demo(struct job *j, struct lead *l)
     r = front_close(d->front);
     if (code == 0 && r < 0)
         code = exit_code_of(STEP_WRITE, r);
-    if (code == 0 && lead_leaving(l))
-        log_info("interrupted: nothing was compared");
-    else if (code == 0)
+    if (code == 0 && lead_leaving(l)) {
+        fail(-EINTR, "demo: interrupted, nothing was compared");
+        code = CODE_NO;
+    } else if (code == 0) {
         code = print_proof(d, lead_round(l)->k->cfg.ranks);
+    }
     return code;
 }
 

@@ -131,8 +131,9 @@ int cmd_inspect(struct options *o)
 
     if (r < 0)
         return exit_code_of(STEP_DATA, r);
-    printf("family %s, rank %d of %d, widths in units of %d\n", pack_family(p), pack_rank(p),
-           pack_ranks(p), pack_width_unit(p));
+    printf("family %s, rank %d of %d, widths cut at multiples of %d\n%-48s %-5s %-14s %s\n",
+           pack_family(p), pack_rank(p), pack_ranks(p), pack_width_unit(p), "weight", "kind",
+           "format, bits", "[rows, cols], this rank's share as first+count, bytes, digest");
     pack_list(p, stdout);
     share = picked(p);
     for (size_t i = 0; pack_item(p, i, &w) == 0; i++)

@@ -39,6 +39,13 @@ int door_loopback(const struct sockaddr_storage *a)
            IN6_IS_ADDR_LOOPBACK(&((const struct sockaddr_in6 *)a)->sin6_addr);
 }
 
+const char *door_hint(int err)
+{
+    return err == EADDRINUSE      ? "; another group runs, or set port"
+           : err == EADDRNOTAVAIL ? "; hosts: no such address on this machine"
+                                  : "";
+}
+
 int door_listen(const char *name, const char *host, int port, int *out, uint16_t *out_port)
 {
     struct sockaddr_storage a;
@@ -53,7 +60,8 @@ int door_listen(const char *name, const char *host, int port, int *out, uint16_t
     /* the last group's connections may still be in TIME_WAIT */
     setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
     if (bind(fd, (struct sockaddr *)&a, n) < 0 || listen(fd, DOOR_BACKLOG) < 0) {
-        r = fail(-errno, "%s: cannot listen on %s port %d: %s", name, host, port, strerror(errno));
+        r = fail(-errno, "%s: cannot listen on %s port %d: %s%s", name, host, port, strerror(errno),
+                 door_hint(errno));
         close(fd);
         return r;
     }

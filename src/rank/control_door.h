@@ -44,9 +44,12 @@ int door_address(const char *host, int port, struct sockaddr_storage *out, sockl
 /* door_loopback - the address is this machine's own */
 int door_loopback(const struct sockaddr_storage *a);
 
+/* door_hint - what to do about an errno of bind, to stand behind its message; "" if nothing is
+ * known */
+const char *door_hint(int err);
+
 /* door_listen - a socket that listens on a host's address; port 0 takes a free one. *out_port is
- * the
- * one in use. errors   -EADDRINUSE, -EADDRNOTAVAIL, -EHOSTUNREACH, others of socket */
+ * the one in use. errors   -EADDRINUSE, -EADDRNOTAVAIL, -EHOSTUNREACH, others of socket */
 int door_listen(const char *name, const char *host, int port, int *fd, uint16_t *out_port);
 
 /* door_init - a door around such a socket, which it takes */

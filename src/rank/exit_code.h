@@ -10,7 +10,7 @@
 
 enum exit_code {
     CODE_DONE = 0,
-    CODE_NO = 1,           /* a gate, comparison or verification said no */
+    CODE_NO = 1,           /* a comparison or verification said no, or was cut short */
     CODE_USAGE = 64,       /* command line wrong */
     CODE_DATA = 65,        /* model, pack, prompt or ids wrong */
     CODE_MISSING = 66,     /* a named file is missing */
@@ -20,7 +20,7 @@ enum exit_code {
     CODE_WRITE = 73,       /* cannot write */
     CODE_AUTH = 77,
     CODE_CONFIG = 78,
-    CODE_KILLED = 130 /* second signal, no drain */
+    CODE_KILLED = 130 /* a second signal, or one while nothing can be drained */
 };
 
 enum exit_step {

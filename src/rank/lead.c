@@ -214,7 +214,8 @@ int lead_add(struct lead *l, const struct request *q, struct reply *out)
     struct stream *s = &l->stream[slot < 0 ? 0 : slot];
 
     if (room < 0)
-        return fail(-EINVAL, "prompt has %d tokens, the context holds %d", q->n, k->bounds.context);
+        return fail(-EINVAL, "prompt has %d tokens, the context holds %d; set context", q->n,
+                    k->bounds.context);
     if (slot < 0)
         return 1;
     *s = (struct stream){ .q = *q, .out = out };

@@ -88,7 +88,7 @@ static const struct entry entries[] = {
     { "prompt", ID_PROMPT, OPT_PROMPT, "TEXT", "the text; an empty one is the begin token alone" },
     { "prompt-file", ID_PROMPT_FILE, OPT_PROMPT, "FILE", "the text is the contents of FILE" },
     { "markers", ID_MARKERS, OPT_PROMPT, NULL,
-      "special tokens typed in the text count as special tokens" },
+      "special tokens that the text spells out are special tokens, not plain text" },
     { "no-bos", ID_NO_BOS, OPT_NO_BOS, NULL, "do not put the begin token in front" },
     { "ids", ID_IDS, OPT_IDS, "FILE", "token ids, separated by blanks, taken as they are" },
     { "jobs", ID_JOBS, OPT_MANY, "FILE",
@@ -97,8 +97,10 @@ static const struct entry entries[] = {
       "longest reply; 0 is an empty one (128)" },
     { "temperature", ID_TEMPERATURE, OPT_REPLY, "T", "0 takes the most likely token (0)" },
     { "top-k", ID_TOP_K, OPT_REPLY, "K", "sample from the K most likely; 0 is off (0)" },
-    { "top-p", ID_TOP_P, OPT_REPLY, "P", "sample from the likeliest that hold P; 1 is off (1)" },
-    { "min-p", ID_MIN_P, OPT_REPLY, "P", "sample from those within a factor of P; 0 is off (0)" },
+    { "top-p", ID_TOP_P, OPT_REPLY, "P",
+      "sample from the likeliest tokens whose probabilities add up to P; 1 is off (1)" },
+    { "min-p", ID_MIN_P, OPT_REPLY, "P",
+      "sample from tokens at least P times as probable as the likeliest; 0 is off (0)" },
     { "seed", ID_SEED, OPT_REPLY, "S",
       "seed of the random draws; without it one is drawn and logged" },
     { "stop", ID_STOP, OPT_REPLY, "TEXT", "end before this text; may be repeated" },
@@ -116,7 +118,7 @@ static const struct entry entries[] = {
       "with --json: log probability of each token, and the N likeliest with theirs" },
     { "replies", ID_REPLIES, OPT_MANY, "N", "of each request, with seeds of their own (1)" },
     { "draft", ID_DRAFT, OPT_REPLY | OPT_BENCH, "NAME",
-      "auto, none or a drafter's name; as --set draft=NAME" },
+      "auto, none, ngram, dspark or mtp, as --set draft=NAME" },
     { "top", ID_TOP, OPT_TOP, "N", "how many of the largest logits to print, at most 1000 (5)" },
     { "ranks", ID_RANKS, OPT_PACK, "N", "how many ranks share the model (1)" },
     { "rank", ID_RANK, OPT_PACK, "R", "only this rank's pack" },
@@ -136,7 +138,10 @@ static const struct entry entries[] = {
       "beside what bench --window --json printed, instead of what DEVICE knows" },
     { "fit", ID_FIT, OPT_ROOF, "FILE",
       "print KERNELS as bench --window --kernels --json has measured them on PACK and DEVICE" },
-    { "to", ID_TO, OPT_TO, "FORMAT", "fp8-mxfp4, fp8, fp8-128, mxfp4, nvfp4 or nvfp4-ct" },
+    { "to", ID_TO, OPT_TO, "FORMAT",
+      "fp8 (blocks of 32), fp8-128, mxfp4, nvfp4 (names of ModelOpt), nvfp4-ct (of "
+      "compressed-tensors) or fp8-mxfp4 (experts mxfp4, the rest fp8, as released); must be "
+      "given" },
     { "against", ID_AGAINST, OPT_AGAINST, "MODEL",
       "score prompts with both, print how often they choose the same token" },
     { "get", ID_GET, OPT_GET | OPT_GROUP, "KEY",
@@ -176,8 +181,8 @@ static bool takes(const struct command_spec *s, const struct entry *e)
 
 void options_help(const struct command_spec *s)
 {
-    printf("usage: tandem %s [OPTION]...%s%s\n%s\n\n", s->name, s->args[0] ? " " : "", s->args,
-           s->help);
+    printf("usage: tandem %s [OPTION]...%s%s\n%s\n\noptions, with defaults in brackets:\n", s->name,
+           s->args[0] ? " " : "", s->args, s->help);
     for (size_t i = 0; i < ENTRIES; i++) {
         char left[64];
 
@@ -560,13 +565,21 @@ static int check_line(const struct command_spec *s, struct options *o, int words
 {
     bool wants = s->options & (OPT_PROMPT | OPT_IDS);
 
+    if (s->options & OPT_AGAINST && o->prompts && !o->against) {
+        fail(-EINVAL, "%s: --prompts wants --against", s->name);
+        return CODE_USAGE;
+    }
+
     if (words < s->words || words > s->words + s->more) {
-        char most[32] = "";
+        char most[32] = "", first[80] = "";
 
         if (s->more)
             snprintf(most, sizeof(most), " to %d", s->words + s->more);
-        fail(-EINVAL, "%s: wants %d%s arguments besides options, got %d; see tandem %s --help",
-             s->name, s->words, most, words, s->name);
+        if (s->words == 0 && s->more == 0)
+            snprintf(first, sizeof(first), ", \"%.32s\"%s", o->word[0],
+                     s->options & OPT_PROMPT ? " (a text with blanks needs quotes)" : "");
+        fail(-EINVAL, "%s: wants %d%s argument%s besides options, got %d%s; see tandem %s --help",
+             s->name, s->words, most, s->words == 1 && !s->more ? "" : "s", words, first, s->name);
         return CODE_USAGE;
     }
     if (wants && !(o->against && o->givens == 0) &&
@@ -600,9 +613,6 @@ int options_parse(const struct command_spec *s, int argc, char **argv, struct op
                            .pack_rank = -1,
                            .layouts = PACK_CPU,
                            .gbps = GBPS_DEFAULT,
-                           .prompts = s->options & OPT_BENCH  ? "configs/bench"
-                                      : s->options & OPT_GATE ? "configs/gate"
-                                                              : "configs/demo",
                            .out = "report.html" };
     sampler_default(&o->sampler);
     if (config_init(&o->cfg) < 0)
@@ -623,6 +633,10 @@ int options_parse(const struct command_spec *s, int argc, char **argv, struct op
     for (int i = 0; i < WORDS_MAX && optind + i < argc; i++)
         o->word[i] = argv[optind + i];
     code = check_line(s, o, argc - optind);
+    if (!o->prompts)
+        o->prompts = s->options & OPT_BENCH  ? "configs/bench"
+                     : s->options & OPT_GATE ? "configs/gate"
+                                             : "configs/demo";
     /* Whoever prints settings wants to see them before they fit together. */
     if (code != 0 || o->get || (s->options & OPT_GET))
         return code;

@@ -168,7 +168,7 @@ static int check_model(const struct config *c, enum exit_step *step)
 
     *step = STEP_CONFIG;
     if (!c->model[0])
-        return fail(-EINVAL, "config: model is not set");
+        return fail(-EINVAL, "config: model is not set; --set model=FOLDER");
     *step = STEP_DATA;
     if (access(checkpoint_folder(c->model, &made_up), F_OK) != 0)
         return fail(-errno, "model %s: %s", c->model, strerror(errno));
@@ -192,7 +192,9 @@ int packs_tokenizer(const struct config *c, enum exit_step *step, struct tokeniz
         r = checkpoint_tokenizer(folder, made_up, &file, &bytes);
         if (r < 0)
             return r;
+        log_about(folder);
         r = tokenizer_open(file, bytes, "tokenizer.json", out);
+        log_about(NULL);
         free(file);
         return r;
     }

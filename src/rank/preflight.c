@@ -236,9 +236,7 @@ static void put_port(struct facts *f, const char *host, int port)
         facts_put(f, "port", "%d is free on %s", port, host);
     else
         facts_put(f, "port", "bad: %s port %d: %s%s", host, port, strerror(errno),
-                  errno == EADDRINUSE      ? "; another group runs, or set port"
-                  : errno == EADDRNOTAVAIL ? "; hosts: no such address on this machine"
-                                           : "");
+                  door_hint(errno));
     if (fd >= 0)
         close(fd);
 }

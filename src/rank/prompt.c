@@ -193,6 +193,7 @@ int prompt_fits(const struct prompt *p, int context, const char *name)
     if (p->n == 0)
         fail(-EINVAL, "%s%sprompt is empty: no token to begin with", name, colon);
     else
-        fail(-EINVAL, "%s%sprompt has %d tokens, the context holds %d", name, colon, p->n, context);
+        fail(-EINVAL, "%s%sprompt has %d tokens, the context holds %d; set context", name, colon,
+             p->n, context);
     return CODE_DATA;
 }

@@ -32,7 +32,8 @@ void report_reply(const struct reply *r)
 {
     double seconds = (double)(r->last_ns - r->first_ns) / 1e9;
 
-    log_info("reply: %d tokens behind %d, finish %s, %d rounds, %.2f tokens a round, %.1f tok/s",
+    log_info("reply: %d tokens after a prompt of %d, finish %s, %d rounds, %.2f tokens a round, "
+             "%.1f tok/s",
              r->n, r->prompt_tokens, finish_name(r->finish), r->rounds, per(r->n, r->rounds),
              r->n > 1 ? per(r->n - 1, seconds) : 0);
 }

@@ -21,7 +21,10 @@ expect 64 'wants one of --prompt' "${G[@]}"
 expect 64 'wants one of --prompt' "$TANDEM" score "${BASE[@]}" --prompt a --ids b
 expect 66 'b: open' "${G[@]}" --prompt a --ids b
 expect 64 'option --prompt ' "${G[@]}" --prompt
-expect 64 'wants 0 arguments' "${G[@]}" --prompt a b
+expect 64 'wants 0 arguments besides options, got 1, "b" (a text with blanks' "${G[@]}" --prompt a b
+expect 64 'wants 0 arguments besides options, got 1, "slots";' "$TANDEM" config slots
+expect 64 '--prompts wants --against' "$TANDEM" score "${BASE[@]}" --prompts "$ROOT/configs/demo"
+expect 65 "$WORK: a folder; packs are" "$TANDEM" inspect "$WORK"
 expect 64 'max-tokens: want a whole number' "${G[@]}" --prompt a --max-tokens many
 expect 64 'max-tokens: want a whole number' "${G[@]}" --prompt a --max-tokens -5
 expect 64 'max-tokens: want a whole number' "${G[@]}" --prompt a --max-tokens 99999999999
@@ -52,7 +55,7 @@ expect 78 'bogus' "${G[@]}" --prompt a --set bogus=1
 expect 78 'ranks' "${G[@]}" --prompt a --set ranks=0
 expect 78 'context' "${G[@]}" --prompt a --set context=long
 expect 78 'secret' "${G[@]}" --prompt a "${TCP[@]}"
-expect 78 'model is not set' "$TANDEM" generate --prompt a
+expect 78 'model is not set; --set model=FOLDER' "$TANDEM" generate --prompt a
 expect 78 'draft: the checkpoint has no mtp drafter' "${G[@]}" --prompt a --draft mtp
 expect 0 '' "${G[@]}" --prompt a --max-tokens 4 --set experts=whole --set ranks=2
 expect 78 'rank is 1' "${G[@]}" --prompt a --set ranks=2 --set rank=1
@@ -215,6 +218,11 @@ expect 0 '' "$TANDEM" generate --set "model=$WORK/packs" --set ranks=2 --prompt 
 expect 78 'rank 0 of 2' "$TANDEM" generate --set "model=$WORK/packs" --prompt a --max-tokens 4
 expect 73 '' "$TANDEM" pack "$MODEL" /dev/null/packs
 expect 66 '' "$TANDEM" pack "$WORK/none" "$WORK/packs2"
+mkdir "$WORK/odd"
+cp "$MODEL/tokenizer.json" "$WORK/odd" && echo '[]' >"$WORK/odd/config.json"
+expect 65 "error: $WORK/odd: config.json: want an object" "$TANDEM" pack "$WORK/odd" "$WORK/packs2"
+cp "$MODEL/config.json" "$WORK/odd" && echo '[]' >"$WORK/odd/tokenizer.json"
+expect 65 "error: $WORK/odd: tokenizer.json: " "$TANDEM" tokenize --set "model=$WORK/odd" --prompt a
 roof() { expect "$1" "$2" "$TANDEM" roofline "${@:3}"; }
 devices=$ROOT/configs/devices
 roof 0 '' "$WORK/packs/rank1.pack" "$devices/gb10.json" "$devices/kernels.json"
@@ -416,6 +424,18 @@ wait $asked
 same 'scores that a signal cut short are no success' 1 $?
 same 'and say so' 1 "$(grep -c "error: score: interrupted after $(wc -l <"$WORK/scores") of $(wc -w <"$WORK/long") positions" "$WORK/err")"
 
+# Neither proof nor table: what a signal cut short is no success.
+for command in demo bench; do
+    "$TANDEM" $command "${BASE[@]}" --prompts "$ROOT/configs/demo" --max-tokens 4000 --set ignore_eos=on >"$WORK/out" 2>"$WORK/err" &
+    asked=$!
+    comes $asked 200 grep -q 'costs: ' "$WORK/err" || note_failure "$command does not start"
+    sleep 0.5
+    kill -TERM $asked
+    wait $asked
+    same "$command that a signal cut short" 1 $?
+    same 'and says so' 1 "$(grep -c "error: $command: interrupted, nothing was compared" "$WORK/err")"
+done
+
 # Prices: measured once, kept, read again; a file that the setting names must be there and be one.
 priced=("${G[@]}" --prompt a --max-tokens 4 --set context=500 --set "cache=$WORK/priced")
 expect 0 'costs: kept in' "${priced[@]}"
@@ -484,7 +504,7 @@ pair=("${G[@]}" --prompt a --max-tokens 4 "${TCP[@]}" --set "secret=$WORK/secret
 waiting=$!
 listening() { (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; }
 comes $waiting 200 listening || note_failure "rank 0 does not listen"
-expect 69 "$port" "${pair[@]}"
+expect 69 "$port: .*another group runs, or set port" "${pair[@]}"
 secret_file "$WORK/other"
 expect 77 '' "${pair[@]}" --set rank=1 --set "secret=$WORK/other"
 cp "$WORK/secret" "$WORK/open"
