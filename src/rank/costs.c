@@ -150,22 +150,43 @@ static void put_list(struct json_writer *w, const char *name, const int32_t *us,
     json_end_array(w);
 }
 
-void costs_keep(const struct rank *k, const struct cost_table *t)
+static int write_table(const struct rank *k, const struct cost_table *t, char path[PATH_CAP])
 {
-    char key[KEY_BYTES], path[PATH_CAP];
+    char key[KEY_BYTES];
     struct json_writer w;
     const char *text;
     size_t bytes;
+    int r = place(k, key, path);
 
-    if (place(k, key, path) < 0 || make_dirs(k->cfg.cache, 0755) < 0)
-        return;
+    if (r == 0)
+        r = make_dirs(k->cfg.cache, 0755);
+    if (r < 0)
+        return r;
     json_writer_init(&w);
     json_begin_object(&w, NULL);
     json_put_str(&w, "key", key);
     put_list(&w, "window_us", t->window_us, t->rows);
     put_list(&w, "draft_us", t->draft_us, SLOTS_MAX);
     json_end_object(&w);
-    if (json_writer_text(&w, &text, &bytes) == 0 && file_write(path, text, bytes, 0644) == 0)
-        log_info("costs: kept in %s", path);
+    r = json_writer_text(&w, &text, &bytes);
+    if (r < 0)
+        fail(r, "no memory");
+    else
+        r = file_write(path, text, bytes, 0644);
     json_writer_free(&w);
+    return r;
+}
+
+void costs_keep(const struct rank *k, const struct cost_table *t)
+{
+    char path[PATH_CAP];
+    int r;
+
+    fail_hold(true); /* not the end of anything */
+    r = write_table(k, t, path);
+    fail_hold(false);
+    if (r < 0)
+        log_warn("costs: not kept, so every start measures them: %s", fail_text());
+    else
+        log_info("costs: kept in %s", path);
 }
