@@ -113,12 +113,14 @@ build_dir()
 BUILD_ONLY=()
 build()
 {
-    local dir=$1 tests=$2 log
+    local dir=$1 tests=$2 log lock
 
     shift 2
     [ ! -e "$dir" ] || [ -w "$dir" ] || return 0 # build_dir has found it good
     mkdir -p "$dir" || die 73 "cannot write $dir"
     log=$dir/build.log
+    exec {lock}>"$dir/lock" || die 73 "cannot write $dir"
+    flock "$lock" # ninja does not see another one in its folder
     if [ ! -e "$dir/build.ninja" ]; then
         say "configuring $dir"
         meson setup "$dir" "$ROOT" -Dtests="$tests" "$@" >"$log" 2>&1 || {
@@ -137,4 +139,5 @@ build()
         cat "$log" >&2
         die 70 "the build failed"
     }
+    exec {lock}>&-
 }
