@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/cast.h"
 #include "kernels/formats/exl3.h"
 #include "kernels/formats/repack.h"
 #include "src/base/log.h"
@@ -284,7 +285,23 @@ static int check_scales(const struct pass *s, const unsigned char *p, uint64_t a
         return refuse_bad(t, at, find_bad_e4m3_scale(p, n), 1);
     if (s->m.dtype == DTYPE_MXFP4 || s->m.q.e8m0)
         return refuse_bad(t, at, find_bad_e8m0(p, n), 1);
-    return refuse_bad(t, at, find_bad_f32(p, n), 4);
+    return refuse_bad(t, at, find_bad_f32(p, n), (size_t)t->t.each);
+}
+
+/* Rows of halves as f32: a pack has no other scales of blocks. The caller frees *out. */
+static int widen(const struct stored_tensor *t, int64_t rows, size_t cols, struct panel *p,
+                 float **out)
+{
+    float *wide = malloc((size_t)rows * cols * sizeof(*wide));
+
+    if (!wide)
+        return fail(-ENOMEM, "tensor %s: no memory for %lld rows of scales", t->name,
+                    (long long)rows);
+    for (int64_t i = 0; i < rows; i++)
+        f32_widen(t->t.dtype, p->at + (size_t)i * p->ld, cols, wide + (size_t)i * cols);
+    *p = (struct panel){ (unsigned char *)wide, cols * sizeof(*wide) };
+    *out = wide;
+    return 0;
 }
 
 /* The grid of the share's blocks, then the strips' scales from it. */
@@ -293,19 +310,23 @@ static int fp8_scales(struct pass *s, unsigned char *out)
     int64_t block = s->m.q.block;
     bool one = block >= s->w->rows && block >= s->w->cols;
     int64_t row = one ? 0 : s->row / block, rows = (s->m.rows + block - 1) / block;
-    size_t each = s->m.q.e8m0 ? 1 : 4, wide = (size_t)((s->m.cols + block - 1) / block) * each;
+    size_t each = (size_t)s->w->scale.t.each, cols = (size_t)((s->m.cols + block - 1) / block);
     size_t stride = (size_t)((s->w->cols + block - 1) / block) * each;
     size_t from = one ? 0 : (size_t)(s->col / block) * each;
     int strip = mat_strip(s->m.dtype, &s->m.q);
+    float *widened = NULL;
     struct panel p;
-    int r = fetch(s, &s->w->scale, stride, row, rows, from, wide, &p);
+    int r = fetch(s, &s->w->scale, stride, row, rows, from, cols * each, &p);
 
+    if (r == 0 && each == sizeof(uint16_t))
+        r = widen(&s->w->scale, rows, cols, &p, &widened);
     for (int64_t i = 0; i < rows && r == 0; i++)
         r = check_scales(s, p.at + (size_t)i * p.ld, (uint64_t)(row + i) * stride + from,
-                         (int64_t)(wide / each));
+                         (int64_t)cols);
     for (int i = 0; i < mat_strips(&s->m) && r == 0; i++)
         mat_pack_scales(&s->m, i, p.at + (size_t)(i * (int64_t)strip / block) * p.ld, p.ld, strip,
                         out);
+    free(widened);
     return r;
 }
 

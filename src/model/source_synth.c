@@ -139,6 +139,7 @@ static int fp8_part(const struct quant *q, const char *tail, bool rows_of_table,
     if (strcmp(tail, q->e8m0 ? "scale" : "weight_scale_inv") != 0)
         return 1;
     set(t, q->e8m0 ? "F8_E8M0" : "F32", q->e8m0 ? 1 : 4, 2, tall, (cols + block - 1) / block, 0);
+    t->dtype = q->e8m0 ? DTYPE_COUNT : DTYPE_F32;
     scale(m, q->e8m0 ? e8m0_of(v) : f32_bits(v));
     return 0;
 }

@@ -239,8 +239,8 @@ static int read_fp8(struct group *g, enum tail scale, struct stored *out)
     if (g->as == STORED_ROWS)
         return read_rows(g, scale, out);
     out->q.e8m0 = strcmp(t->type, "F8_E8M0") == 0;
-    if (!out->q.e8m0 && strcmp(t->type, "F32") != 0)
-        return group_refuse(g, scale, "scales of type F32 or F8_E8M0");
+    if (!out->q.e8m0 && t->dtype >= DTYPE_COUNT)
+        return group_refuse(g, scale, "scales of type F32, BF16, F16 or F8_E8M0");
     return read_block(g, scale, &out->q.block);
 }
 

@@ -100,8 +100,11 @@ static inline void stored_values(struct source *s, const struct stored *w, int s
             case DTYPE_FP8:
                 at = (size_t)(n / w->q.block * ((k_all + w->q.block - 1) / w->q.block) +
                               k / w->q.block);
-                *v = f32_from_e4m3(code[n * k_all + k]);
-                *v *= w->q.e8m0 ? f32_from_e8m0(scale[at]) : ((float *)(void *)scale)[at];
+                if (w->q.e8m0)
+                    s1 = f32_from_e8m0(scale[at]);
+                else
+                    f32_widen(w->scale.t.dtype, scale + at * (size_t)w->scale.t.each, 1, &s1);
+                *v = f32_from_e4m3(code[n * k_all + k]) * s1;
                 break;
             case DTYPE_MXFP4:
                 *v = f32_from_e2m1((uint8_t)nibble) * f32_from_e8m0(scale[at / 32]);

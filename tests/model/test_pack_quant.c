@@ -387,6 +387,112 @@ Test(pack_quant, widths_are_cut_at_whole_blocks_and_a_share_may_be_empty)
     }
 }
 
+/* ---- scales of blocks as halves ------------------------------------------------------------ */
+
+struct scaled {
+    struct mat rows, cols, one;
+};
+
+static void scaled_weights(void *object, struct walk *w)
+{
+    struct scaled *s = object;
+
+    walk_mat(w, &s->rows, 256, 320, SHARD_ROWS, 1, "r.weight");
+    walk_mat(w, &s->cols, 48, 512, SHARD_COLS, 1, "c.weight");
+    walk_mat(w, &s->one, 32, 64, SHARD_ROWS, 1, "o.weight");
+}
+
+/* Codes and scales that differ from each other, scales as stored by `type`. */
+static void put_scaled(struct tensors *f, const char *name, const char *type, int rows, int cols,
+                       int grid_rows, int grid_cols)
+{
+    bool wide = strcmp(type, "F32") == 0, bf16 = strcmp(type, "BF16") == 0;
+    size_t codes = (size_t)(rows * cols), scales = (size_t)(grid_rows * grid_cols);
+    unsigned char *code = malloc(codes);
+    char tensor[64], shape[64];
+    float *scale = malloc(scales * 4);
+    uint16_t *half = malloc(scales * 2);
+
+    for (size_t i = 0; i < codes; i++)
+        code[i] = (unsigned char)(i * 31 % 127);
+    for (size_t i = 0; i < scales; i++) {
+        scale[i] = bf16_round(0.01f + 0.001f * (float)i);
+        half[i] = bf16 ? bf16_from_f32(scale[i]) : f16_from_f32(scale[i]);
+    }
+    snprintf(tensor, sizeof(tensor), "%s.weight", name);
+    snprintf(shape, sizeof(shape), "[%d,%d]", rows, cols);
+    tensors_add(f, tensor, "F8_E4M3", shape, code, codes);
+    snprintf(tensor, sizeof(tensor), "%s.weight_scale_inv", name);
+    snprintf(shape, sizeof(shape), "[%d,%d]", grid_rows, grid_cols);
+    tensors_add(f, tensor, type, shape, wide ? (void *)scale : (void *)half,
+                scales * (wide ? 4 : 2));
+    free(code);
+    free(scale);
+    free(half);
+}
+
+static int scaled_visit(struct walk *walk, const struct weight *d, void *target)
+{
+    struct check *c = (struct check *)walk;
+    const struct mat *m = target;
+    int64_t row = d->shard == SHARD_ROWS ? d->first : 0,
+            col = d->shard == SHARD_COLS ? d->first : 0;
+    struct stored w;
+    float *v, *is = bound_values(m);
+
+    cr_assert(eq(int, source_stored(c->src, d->name, STORED_MAT, d->rows, d->cols, &w), 0));
+    v = malloc((size_t)(w.n * w.k) * sizeof(*v));
+    stored_values(c->src, &w, 0, v);
+    for (int n = 0; n < m->rows; n++)
+        for (int k = 0; k < m->cols; k++)
+            cr_assert(f32_bits(is[n * m->cols + k]) == f32_bits(v[(row + n) * w.k + col + k]),
+                      "rank %d of %d, %s: value %d, %d", walk->rank, walk->ranks, d->name, n, k);
+    free(v);
+    free(is);
+    return 0;
+}
+
+Test(pack_quant, scales_of_blocks_may_be_halves)
+{
+    static const char *const types[] = { "F32", "BF16", "F16" };
+    char folder[PATH_CAP], path[PATH_CAP];
+
+    log_open(-1, LOG_WARN);
+    temp_folder(folder);
+    path_join(path, sizeof(path), folder, "x.pack");
+    for (int i = 0; i < 3; i++)
+        for (int ranks = 1; ranks <= 2; ranks++) {
+            struct tensors f = { 0 };
+            struct source *src;
+
+            put_scaled(&f, "r", types[i], 256, 320, 2, 3);
+            put_scaled(&f, "c", types[i], 48, 512, 1, 4);
+            put_scaled(&f, "o", types[i], 32, 64, 1, 1);
+            tensors_write(&f, folder, "model.safetensors");
+            cr_assert(eq(int, source_hf_open(folder, &src), 0));
+            for (int rank = 0; rank < ranks; rank++) {
+                struct scaled s;
+                struct walk_part part = { scaled_weights, &s };
+                struct pack_spec spec = spec_of(&part, rank, ranks, PACK_CPU);
+                struct check c = { .src = src };
+                struct pack *p;
+
+                cr_assert(eq(int, pack_write(path, &spec, src), 0), "%s", types[i]);
+                cr_assert(eq(int, pack_open(path, &p), 0));
+                cr_assert(eq(int, pack_bind(p, &part, 1), 0));
+                c.w = (struct walk){ .visit = scaled_visit,
+                                     .rank = rank,
+                                     .ranks = ranks,
+                                     .width_unit = pack_width_unit(p) };
+                cr_assert(eq(int, walk_parts(&c.w, &part, 1), 0));
+                pack_close(p);
+                unlink(path);
+            }
+            src->ops->close(src);
+        }
+    folder_count(folder, 1);
+}
+
 /* ---- experts on one rank each -------------------------------------------------------------- */
 
 #define EXPERTS 5
