@@ -115,6 +115,10 @@ int name_places(const char *released, struct name_place places[PLACES_MAX])
     int n = 0, layer;
 
     snprintf(base, sizeof(base), "%.*s", (int)strcspn(released, "#"), released);
+    if (strcmp(released + strlen(base), "#head") == 0) {
+        add(places, &n, "", "lm_head.weight");
+        places[0].quantised = true;
+    }
     released = base;
     add(places, &n, "", released);
     if (strncmp(released, "model.", 6) == 0) {

@@ -392,11 +392,14 @@ static int read_place(struct group *g, struct stored *out)
     return refuse_set(g);
 }
 
-/* One of several numbered tables, told apart by their shapes. */
-static bool is_other_table(const struct group *g)
+/* One of several numbered tables, told apart by their shapes, or a plain tensor where only a
+ * quantised one counts. */
+static bool is_other(const struct group *g)
 {
     const struct tensor *t = &g->t[TAIL_WEIGHT];
 
+    if (g->place->quantised)
+        return parts_of(g) == BIT(TAIL_WEIGHT);
     return g->place->by_shape && g->have & BIT(TAIL_WEIGHT) &&
            (t->rank != 2 || t->shape[0] != g->rows || t->shape[1] != g->cols);
 }
@@ -427,14 +430,14 @@ int source_stored(struct source *s, const char *released, enum stored_as as, int
     struct group g = { .s = s, .as = as, .rows = rows, .cols = cols };
     int n = name_places(released, places), r;
 
-    for (int i = 0; i < n; i++) {
+    for (int i = 0; i < n && !(found && found->quantised); i++) {
         g.place = &places[i];
         if (found) {
             r = check_second(&g, found);
         } else {
             r = gather(&g);
             if (r == 0)
-                r = is_other_table(&g) ? 1 : read_place(&g, out);
+                r = is_other(&g) ? 1 : read_place(&g, out);
             if (r == 0)
                 found = &places[i];
         }

@@ -273,6 +273,41 @@ Test(stored, every_format_is_recognised_by_its_tensors)
     }
 }
 
+/* A checkpoint whose embedding is its head: quantisers store a head of its own beside it. */
+Test(stored, a_quantised_head_beside_a_tied_embedding_is_the_head)
+{
+    static const struct {
+        const char *tensors, *codes;
+        enum dtype dtype;
+    } cases[] = {
+        { "model.embed_tokens.weight:F16[256,128]", "model.embed_tokens.weight", DTYPE_F16 },
+        { "model.embed_tokens.weight:F16[256,128] lm_head.weight:BF16[256,128]",
+          "model.embed_tokens.weight", DTYPE_F16 },
+        { "model.embed_tokens.weight:F16[256,128] lm_head.trellis:I16[8,16,96] lm_head" MUL1 EXL3(
+              "lm_head"),
+          "lm_head.trellis", DTYPE_EXL3 },
+        { "model.embed_tokens.weight:F16[256,128] lm_head.weight:F8_E4M3[256,128] "
+          "lm_head.weight_scale_inv:BF16[2,1]",
+          "lm_head.weight", DTYPE_FP8 },
+    };
+
+    log_open(-1, LOG_ERR);
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct source *s;
+        struct stored w;
+
+        cr_assert(eq(int, source_of(cases[i].tensors, NULL, &s), 0));
+        cr_assert(eq(
+            int, source_stored(s, "model.embed_tokens.weight#head", STORED_MAT, 256, 128, &w), 0));
+        cr_expect(eq(int, (int)w.dtype, (int)cases[i].dtype), "%s", cases[i].tensors);
+        cr_expect(eq(str, w.slice[0].codes.name, (char *)cases[i].codes));
+        cr_assert(
+            eq(int, source_stored(s, "model.embed_tokens.weight", STORED_PLAIN, 256, 128, &w), 0));
+        cr_expect(eq(int, (int)w.dtype, (int)DTYPE_F16), "%s", cases[i].tensors);
+        s->ops->close(s);
+    }
+}
+
 struct refused_case {
     const char *name, *tensors, *config;
     enum stored_as as;
