@@ -94,6 +94,34 @@ static int read_shape(const struct json *c, struct dense_model *m)
     return r;
 }
 
+/* Heads that are rotated in part would be rotated whole. */
+static int check_partial(const struct json *o)
+{
+    double part = 1;
+    int r = json_opt_f64(o, "partial_rotary_factor", &part);
+
+    if (r == 0 && part != 1)
+        r = fail(-EINVAL, "config: partial_rotary_factor %g is not supported, only 1", part);
+    return r;
+}
+
+static int check_layers(const struct json *c)
+{
+    const struct json *types = NULL;
+    const char *type;
+    int r = json_opt_array(c, "layer_types", &types);
+
+    for (size_t i = 0; r == 0 && types && i < json_count(types); i++) {
+        r = json_as_str(json_at(types, i), &type);
+        if (r == 0 && strcmp(type, "full_attention") != 0)
+            r = fail(-EINVAL,
+                     "config: layer_types[%zu] \"%s\" is not supported, only "
+                     "\"full_attention\"",
+                     i, type);
+    }
+    return r;
+}
+
 /* Keys whose other values would change the arithmetic. */
 static int check_ways(const struct json *c, double *theta)
 {
@@ -118,6 +146,12 @@ static int check_ways(const struct json *c, double *theta)
         r = json_opt_str(rope, "rope_type", &type);
     if (r == 0 && strcmp(type, "default") != 0)
         r = fail(-EINVAL, "config: rope_type \"%s\" is not supported, only \"default\"", type);
+    if (r == 0)
+        r = check_partial(c);
+    if (r == 0 && json_is(rope, JSON_IS_OBJECT))
+        r = check_partial(rope);
+    if (r == 0)
+        r = check_layers(c);
     if (r == 0)
         r = json_f64(json_has(c, "rope_theta") || !rope ? c : rope, "rope_theta", theta);
     if (r == 0 && !(*theta > 1))
