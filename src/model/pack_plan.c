@@ -185,6 +185,24 @@ static int find_made(struct source *src, const struct stored *stored, struct pac
     return 0;
 }
 
+/* A bias that is no part of a matrix's format must be a weight of the walk: nothing else adds
+ * it. */
+static int check_bias(const struct pack_toc *t, const struct pack_weight *w,
+                      const struct stored *stored)
+{
+    const struct stored_tensor *bias = &stored->beside;
+    size_t module = strlen(w->d.name) - strlen("weight");
+
+    if (w->d.kind != WEIGHT_MAT || !bias->name[0])
+        return 0;
+    for (size_t i = 0; i < t->n; i++)
+        if (strncmp(t->weight[i].d.name, w->d.name, module) == 0 &&
+            strcmp(t->weight[i].d.name + module, "bias") == 0)
+            return 0;
+    return fail(-EINVAL, "%s: tensor %s: a bias that this model does not add", bias->t.file,
+                bias->name);
+}
+
 /* Type and quant of every weight, as the checkpoint has it; the width unit that they ask for. */
 static int find_formats(const struct pack_spec *spec, struct source *src, struct pack_toc *t,
                         int *width_unit)
@@ -196,6 +214,8 @@ static int find_formats(const struct pack_spec *spec, struct source *src, struct
         struct stored stored;
         int r = pack_find_stored(src, w, &stored), one;
 
+        if (r == 0)
+            r = check_bias(t, w, &stored);
         if (r < 0)
             return r;
         w->dtype = w->d.kind == WEIGHT_VEC ? DTYPE_F32 : stored.dtype;

@@ -387,6 +387,8 @@ static int read_place(struct group *g, struct stored *out)
             .rows = g->rows, .cols = g->cols, .n = g->rows, .k = g->cols, .slices = 1
         };
         r = formats[i].read(g, out);
+        if (r == 0 && g->have & BIT(TAIL_BIAS) && !out->q.has_bias)
+            group_take(g, TAIL_BIAS, &out->beside);
         return r < 0 ? r : allowed(g, out);
     }
     return refuse_set(g);

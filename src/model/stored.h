@@ -56,7 +56,8 @@ struct stored {
     int slices;         /* at least 1 */
     struct stored_slice slice[STORED_SLICES_MAX];
     struct stored_tensor scale;
-    uint64_t first_element; /* plain: where row 0 begins, rows follow without gap */
+    struct stored_tensor beside; /* P.bias where it is no part of the format */
+    uint64_t first_element;      /* plain: where row 0 begins, rows follow without gap */
 };
 
 /* source_stored - find a weight by its released name, under any of the three generations of names,

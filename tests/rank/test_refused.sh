@@ -101,6 +101,8 @@ folder global "$GATE.weight U8 128,64" "$GATE.weight_scale F8_E4M3 128,8" "$GATE
 refused global 'global scale nan'
 folder leftover "$GATE.weight BF16 128,128" "$GATE.scale F8_E8M0 4,4"
 refused leftover 'beside a plain weight'
+folder bias "$GATE.weight BF16 128,128" "$GATE.bias BF16 128"
+refused bias "model.safetensors: tensor $GATE.bias: a bias that this model does not add"
 
 folder truncated "${EXL3[@]}"
 truncate -s -1 "$WORK/truncated/model.safetensors"
