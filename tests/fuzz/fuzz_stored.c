@@ -205,6 +205,7 @@ static void check(const struct stored *w, enum stored_as as)
         want(code->elements == values);
         want(w->q.block % 16 == 0 && w->q.block > 0);
         want(scale->elements >= 1 || values == 0);
+        want(w->q.e8m0 ? scale->each == 1 : scale->dtype < DTYPE_COUNT);
         break;
     case DTYPE_MXFP4:
         want(code->elements * 2 == values && scale->elements * 32 == values);
