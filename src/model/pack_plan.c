@@ -266,7 +266,7 @@ static int fit_share(struct pack_weight *w)
 
     if (d->kind != WEIGHT_MAT || w->dtype < DTYPE_COUNT)
         return 0;
-    if (d->shard != SHARD_NONE &&
+    if (d->shard != SHARD_NONE && d->count > 0 &&
         (d->first % unit != 0 || (d->count % unit != 0 && d->first + d->count != whole)))
         return fail(-EINVAL,
                     "%s: the share of %s from %lld, %lld of %lld cuts a block of %d, %s cannot",

@@ -12,7 +12,7 @@
 struct bad_case {
     const char *name, *tensors;
     enum shard shard;
-    int rows, cols, unit, ranks, result;
+    int rows, cols, unit, ranks, result; /* of the last rank */
     const char *says;
 };
 
@@ -46,6 +46,10 @@ static const struct bad_case bad[] = {
     { "groups that cut a slice",
       "a.slice.0.trellis:I16[8,16,16] a.slice.0.suh:F16[128] a.slice.0.svh:F16[256]", SHARD_ROWS,
       256, 128, 128, 2, 0, NULL },
+    { "an empty share behind a width that is no whole block",
+      "a.trellis:I16[8,8,16] a.suh:F16[128] a.svh:F16[128]", SHARD_ROWS, 100, 128, 1, 2, 0, NULL },
+    { "an empty share of inputs behind such a width",
+      "a.trellis:I16[16,8,16] a.suh:F16[256] a.svh:F16[128]", SHARD_COLS, 128, 200, 1, 3, 0, NULL },
     { "missing", "b.weight:BF16[4,4]", SHARD_NONE, 4, 4, 1, 1, -ENOENT, "a.weight" },
 };
 
@@ -65,7 +69,7 @@ Test(pack_refused, what_is_no_number_is_refused_and_nothing_is_left)
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
         const struct bad_case *c = &bad[i];
         struct walk_part part = { bad_weights, (void *)c };
-        struct pack_spec spec = spec_of(&part, 0, c->ranks, PACK_BOTH);
+        struct pack_spec spec = spec_of(&part, c->ranks - 1, c->ranks, PACK_BOTH);
         char folder[PATH_CAP], path[PATH_CAP];
         struct source *src;
 
