@@ -29,20 +29,32 @@ static void some_weights(void *object, struct walk *w)
     walk_mat(w, &s->one_block, 128, 128, SHARD_COLS, 1, "layers.0.ffn.experts.0.w2.weight");
 }
 
+/* Widths that are no whole blocks: EXL3 stores them padded. */
+static void odd_weights(void *object, struct walk *w)
+{
+    struct some *s = object;
+
+    walk_mat(w, &s->wide, 200, 130, SHARD_ROWS, 1, "layers.0.ffn.shared_experts.w1.weight");
+    walk_mat(w, &s->deep, 130, 200, SHARD_COLS, 1, "layers.0.ffn.shared_experts.w2.weight");
+    walk_mat(w, &s->heads, 300, 130, SHARD_ROWS, 1, "head.weight");
+}
+
 struct world {
+    void (*weights)(void *object, struct walk *w);
     int ranks;
     char folder[PATH_CAP];
     struct pack *p[RANKS_TESTED];
     struct some w[RANKS_TESTED];
 };
 
-static void world_open(struct world *w, struct source *src, int ranks, int layouts,
-                       enum layout prefer)
+static void world_open(struct world *w, void (*weights)(void *object, struct walk *w),
+                       struct source *src, int ranks, int layouts, enum layout prefer)
 {
     temp_folder(w->folder);
+    w->weights = weights;
     w->ranks = ranks;
     for (int r = 0; r < ranks; r++) {
-        struct walk_part part = { some_weights, &w->w[r] };
+        struct walk_part part = { weights, &w->w[r] };
         struct pack_spec spec = spec_of(&part, r, ranks, layouts);
         char path[PATH_CAP], name[16];
 
@@ -140,14 +152,11 @@ static int check_visit(struct walk *walk, const struct weight *d, void *target)
     return 0;
 }
 
-static void expect_shares(struct world *w, struct source *src, enum layout layout)
+/* covered [weights]: how many values of each the ranks have together. */
+static void expect_values(struct world *w, struct source *src, enum layout layout, int64_t *covered)
 {
-    int64_t covered[6] = { 0 };
-    static const int64_t want[6] = { 640 * 256,  256 * 640,  128 * 384,
-                                     1024 * 128, 1024 * 256, 128 * 128 };
-
     for (int r = 0; r < w->ranks; r++) {
-        struct walk_part part = { some_weights, &w->w[r] };
+        struct walk_part part = { w->weights, &w->w[r] };
         struct check c = { .w = { .visit = check_visit,
                                   .rank = r,
                                   .ranks = w->ranks,
@@ -158,6 +167,15 @@ static void expect_shares(struct world *w, struct source *src, enum layout layou
 
         cr_assert(eq(int, walk_parts(&c.w, &part, 1), 0));
     }
+}
+
+static void expect_shares(struct world *w, struct source *src, enum layout layout)
+{
+    int64_t covered[6] = { 0 };
+    static const int64_t want[6] = { 640 * 256,  256 * 640,  128 * 384,
+                                     1024 * 128, 1024 * 256, 128 * 128 };
+
+    expect_values(w, src, layout, covered);
     for (int i = 0; i < 6; i++)
         cr_expect(covered[i] == want[i] * (i == 2 ? w->ranks : 1), "weight %d", i);
 }
@@ -319,11 +337,11 @@ static void expect_scheme(const char *name)
     cr_assert(eq(int, scheme_parse(name, &scheme), 0));
     cr_assert(eq(int, source_synth_open_scheme(5, &scheme, &src), 0));
     ref_open(&f);
-    world_open(&one, src, 1, PACK_CPU, LAYOUT_CPU);
+    world_open(&one, some_weights, src, 1, PACK_CPU, LAYOUT_CPU);
     expect_listed(one.p[0], name);
     for (int i = 0; i < 3; i++)
         for (enum layout layout = LAYOUT_CPU; layout <= LAYOUT_DEVICE; layout++) {
-            world_open(&w, src, ranks[i],
+            world_open(&w, some_weights, src, ranks[i],
                        i == 1   ? PACK_BOTH
                        : layout ? PACK_DEVICE
                                 : PACK_CPU,
@@ -353,6 +371,39 @@ SCHEME_TEST(0)
 SCHEME_TEST(1)
 SCHEME_TEST(2)
 
+Test(pack_quant, padded_widths_are_cut_and_sum_up, .timeout = 120)
+{
+    static const char *const books[] = { "exl3-1", "exl3-2-mcg", "exl3-2.5", "exl3-5-3inst" };
+    struct ref f;
+
+    log_open(-1, LOG_WARN);
+    ref_open(&f);
+    for (size_t i = 0; i < sizeof(books) / sizeof(books[0]); i++) {
+        struct scheme scheme;
+        struct source *src;
+        struct world one, w;
+
+        cr_assert(eq(int, scheme_parse(books[i], &scheme), 0));
+        cr_assert(eq(int, source_synth_open_scheme(5, &scheme, &src), 0));
+        world_open(&one, odd_weights, src, 1, PACK_CPU, LAYOUT_CPU);
+        for (int ranks = 1; ranks <= RANKS_TESTED; ranks++) {
+            int64_t covered[3] = { 0 };
+
+            world_open(&w, odd_weights, src, ranks, PACK_BOTH, LAYOUT_DEVICE);
+            expect_values(&w, src, LAYOUT_DEVICE, covered);
+            cr_expect(covered[0] == 200 * 130 && covered[1] == 130 * 200 && covered[2] == 300 * 130,
+                      "%s over %d ranks", books[i], ranks);
+            expect_joined(&f, wide(&one.w[0]), &w, wide, 1);
+            expect_joined(&f, heads(&one.w[0]), &w, heads, 1);
+            expect_summed(&f, deep(&one.w[0]), &w, deep, books[i]);
+            world_close(&w);
+        }
+        world_close(&one);
+        src->ops->close(src);
+    }
+    ref_close(&f);
+}
+
 Test(pack_quant, widths_are_cut_at_whole_blocks_and_a_share_may_be_empty)
 {
     static const struct {
@@ -376,7 +427,7 @@ Test(pack_quant, widths_are_cut_at_whole_blocks_and_a_share_may_be_empty)
 
         cr_assert(eq(int, scheme_parse(cases[i].scheme, &scheme), 0));
         cr_assert(eq(int, source_synth_open_scheme(5, &scheme, &src), 0));
-        world_open(&w, src, cases[i].ranks, PACK_CPU, LAYOUT_CPU);
+        world_open(&w, some_weights, src, cases[i].ranks, PACK_CPU, LAYOUT_CPU);
         cr_expect(eq(int, pack_width_unit(w.p[0]), cases[i].unit), "%s", cases[i].scheme);
         cr_expect(s->wide.rows == cases[i].wide && s->deep.cols == cases[i].deep &&
                       s->one_block.cols == cases[i].one_block,
