@@ -168,9 +168,11 @@ static int read_bytes(struct bpe *b, const struct json *merges)
         l->bytes = byte_letter((unsigned char)c, l->s);
         b->byte_id[c] = vocab_find(b->vocab, l->s, (size_t)l->bytes);
         if (b->byte_id[c] < 0 && c != 0xc0 && c != 0xc1 && c < 0xf5)
-            return fail(-EINVAL,
-                        "%s: the vocabulary has no token `%.*s` for byte 0x%02x: not byte-level",
-                        json_path(merges, path, sizeof(path)), l->bytes, l->s, (unsigned)c);
+            return fail(
+                -EINVAL,
+                "%s: the vocabulary has no token `%.*s` for byte 0x%02x: not byte-level BPE, "
+                "which alone is supported",
+                json_path(merges, path, sizeof(path)), l->bytes, l->s, (unsigned)c);
     }
     return 0;
 }

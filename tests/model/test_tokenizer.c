@@ -249,8 +249,8 @@ Test(tokenizer, a_word_that_does_not_stand_alone_hides_what_is_in_it)
         const char *text;
         int whole, part; /* how many of 4096 and 4097 */
     } cases[] = {
-        { "a qxyz b", 1, 0 },   { "a qxyzb", 0, 0 }, { "aqxyz b", 0, 0 }, { "axyzb", 0, 1 },
-        { "qxyzb qxyz", 1, 0 }, { "qxyzxyz", 0, 1 },
+        { "a qxyz b", 1, 0 }, { "a qxyzb", 0, 0 },    { "aqxyz b", 0, 0 },
+        { "axyzb", 0, 1 },    { "qxyzb qxyz", 1, 0 }, { "qxyzxyz", 0, 1 },
     };
     char *json = spliced(pocket_json(), "\"added_tokens\":", "\"normalizer\":", extra);
     struct tokenizer *t = NULL;
@@ -441,7 +441,8 @@ static const struct broken broken[] = {
       "t.json: model: end_of_word_suffix `</w>` is not byte-level BPE" },
     { "no vocabulary", "\"vocab\":", "\"merges\"", "null,", "t.json: model.vocab: missing" },
     { "empty vocabulary", "\"vocab\":", "\"merges\"", "{},",
-      "t.json: model.merges: the vocabulary has no token `Ā` for byte 0x00: not byte-level" },
+      "t.json: model.merges: the vocabulary has no token `Ā` for byte 0x00: not byte-level BPE, "
+      "which alone is supported" },
     { "id taken", "\"!\":", "\"#\"", " 9, \"\\\"\": 9,",
       "t.json: model.vocab: id 9 of token `\"` belongs to `!`" },
     { "id negative", "\"!\":", "\"\\\"\"", " -1, ",
