@@ -54,9 +54,10 @@ struct source {
 };
 
 /* source_hf_open - a checkpoint folder, and files beside its index (Engram shards of another
- * checkpoint), all of whose tensors belong to it.
+ * checkpoint), which add the modules that the folder lacks.
  * errors   -ENOENT missing folder, index or shard; -EINVAL a broken header, index, tensor or
- *          quantization_config, named with file, tensor and offset, or a name in two files; -EIO */
+ *          quantization_config, named with file, tensor and offset, or a name in two of the files
+ *          beside it; -EIO */
 int source_hf_open(const char *folder, struct source **out);
 int source_hf_open_with(const char *folder, const char *const *extra, int n_extra,
                         struct source **out);

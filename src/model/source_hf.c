@@ -340,17 +340,52 @@ static int check_twice(const struct source_hf *h)
     return 0;
 }
 
-/* Enter what the index lists, all of the one shard without an index, and all of the files beside
- * it. */
-static int enter(struct source_hf *h, const struct source_index *x)
+/* Whether one of the first n entries, which are in order, is a part of the same module: "a.b.scale"
+ * of "a.b.weight". */
+static bool has_module(const struct source_hf *h, size_t n, const char *name)
+{
+    const char *dot = strrchr(name, '.');
+    size_t stem = dot ? (size_t)(dot + 1 - name) : strlen(name), lo = 0, hi = n;
+
+    while (lo < hi) {
+        size_t mid = lo + (hi - lo) / 2;
+
+        if (strncmp(h->entry[mid].t->name, name, stem) < 0)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    for (; lo < n && strncmp(h->entry[lo].t->name, name, stem) == 0; lo++)
+        if (!strchr(h->entry[lo].t->name + stem, '.'))
+            return true;
+    return false;
+}
+
+/* Tensors of a file beside the folder, but for modules that the folder has: the shards with the
+ * tables of a release hold more than the tables, and a quantised checkpoint has its own of that. */
+static void enter_beside(struct source_hf *h, size_t own, int shard)
+{
+    const struct safetensors *f = h->shard[shard].file;
+    const char *first = NULL;
+    size_t left = 0;
+
+    for (size_t i = 0; i < f->n; i++)
+        if (!has_module(h, own, f->tensor[i].name))
+            h->entry[h->n++] = (struct hf_entry){ .t = &f->tensor[i], .shard = shard };
+        else if (left++ == 0)
+            first = f->tensor[i].name;
+    if (left > 0)
+        log_info("%s: %zu tensors left aside, the folder has the like, first %s", f->path, left,
+                 first);
+}
+
+/* Enter what the index lists, or all of the one shard without an index. */
+static int enter_own(struct source_hf *h, const struct source_index *x)
 {
     size_t total = 0;
 
-    for (int i = 0; i < h->n_shards; i++)
+    for (int i = 0; i < x->n_shards; i++)
         total += h->shard[i].file->n;
-    h->entry = calloc(total + x->n_list + 1, sizeof(*h->entry));
-    if (!h->entry)
-        return fail(-ENOMEM, "%s: no memory for %zu tensors", SOURCE_INDEX_FILE, total);
     if (!x->listed)
         enter_file(h, 0);
     for (size_t i = 0; i < x->n_list; i++) {
@@ -363,17 +398,36 @@ static int enter(struct source_hf *h, const struct source_index *x)
                         x->list[i].tensor, SOURCE_INDEX_FILE);
         h->entry[h->n++] = (struct hf_entry){ .t = t, .shard = shard };
     }
+    qsort(h->entry, h->n, sizeof(*h->entry), by_name);
+    if (total > h->n)
+        log_warn("%s: %zu tensors of the shards are not in %s, ignored", h->shard[0].file->path,
+                 total - h->n, SOURCE_INDEX_FILE);
+    return 0;
+}
+
+/* The folder's tensors, then those of the files beside it. */
+static int enter(struct source_hf *h, const struct source_index *x)
+{
+    size_t total = x->n_list, own;
+    int r;
+
+    for (int i = 0; i < h->n_shards; i++)
+        total += h->shard[i].file->n;
+    h->entry = calloc(total + 1, sizeof(*h->entry));
+    if (!h->entry)
+        return fail(-ENOMEM, "%s: no memory for %zu tensors", SOURCE_INDEX_FILE, total);
+    r = enter_own(h, x);
+    if (r < 0)
+        return r;
+    own = h->n;
     for (int i = x->n_shards; i < h->n_shards; i++)
-        enter_file(h, i);
+        enter_beside(h, own, i);
     for (size_t i = 0; i < h->n; i++) {
         const struct hf_shard *shard = &h->shard[h->entry[i].shard];
 
         shard->asked[h->entry[i].t - shard->file->tensor] = LISTED;
     }
     qsort(h->entry, h->n, sizeof(*h->entry), by_name);
-    if (total > h->n)
-        log_warn("%s: %zu tensors of the shards are not in %s, ignored", h->shard[0].file->path,
-                 total - h->n, SOURCE_INDEX_FILE);
     return check_twice(h);
 }
 

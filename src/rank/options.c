@@ -131,7 +131,7 @@ static const struct entry entries[] = {
       "weights that mix hyper-connections' streams: as they are stored, or rounded to bf16, which "
       "is lossy (stored)" },
     { "extra", ID_EXTRA, OPT_PACK, "FILE",
-      "weights beside MODEL, such as Engram shards; may be repeated" },
+      "weights that MODEL lacks, such as Engram shards; may be repeated" },
     { "verify", ID_VERIFY, OPT_PACK, NULL, "read the packs in OUT again and compare every digest" },
     { "gbps", ID_GBPS, OPT_GBPS, "G", "memory speed that the floor is computed for (230)" },
     { "measured", ID_MEASURED, OPT_ROOF, "FILE",

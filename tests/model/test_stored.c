@@ -478,11 +478,13 @@ static void write_one(const char *folder, const char *file, const char *line)
     tensors_write(&f, folder, file);
 }
 
-Test(stored, files_beside_the_index_belong_to_it_and_no_name_is_there_twice)
+/* The shards of a release with its n-gram tables hold all that an Engram has; a quantised
+ * checkpoint has all but the tables. */
+Test(stored, files_beside_the_index_add_what_the_folder_lacks)
 {
     char folder[PATH_CAP], beside[PATH_CAP], extra[PATH_CAP];
-    const char *list[] = { extra };
-    struct last_line line;
+    const char *list[] = { extra, extra };
+    struct last_line line = { 0 };
     struct source *s;
     struct stored w;
 
@@ -490,16 +492,22 @@ Test(stored, files_beside_the_index_belong_to_it_and_no_name_is_there_twice)
     temp_folder(folder);
     temp_folder(beside);
     path_join(extra, sizeof(extra), beside, "model-00047-of-00048.safetensors");
-    write_one(folder, "model.safetensors", "a.weight:BF16[8,4]");
+    write_one(folder, "model.safetensors",
+              "a.weight:BF16[8,4] e.wkv.trellis:I16[8,16,48] " EXL3("e.wkv") "e.k_weight:F16[4,8]");
     write_one(beside, "model-00047-of-00048.safetensors",
-              "e.weight:F8_E4M3[7,32] e.scale:F8_E8M0[7,1]");
+              "e.embed.weight:F8_E4M3[7,32] e.embed.scale:F8_E8M0[7,1] e.k_weight:BF16[4,8] "
+              "e.wkv.weight:F8_E4M3[256,128] e.wkv.scale:F8_E8M0[8,4]");
     cr_assert(eq(int, source_hf_open_with(folder, list, 1, &s), 0));
-    cr_expect(eq(int, source_stored(s, "e.weight", STORED_ROWS, 7, 32, &w), 0));
+    cr_expect(eq(int, source_stored(s, "e.embed.weight", STORED_ROWS, 7, 32, &w), 0));
     cr_expect(eq(int, source_stored(s, "a.weight", STORED_MAT, 8, 4, &w), 0));
+    cr_expect(eq(int, source_stored(s, "e.wkv.weight", STORED_MAT, 256, 128, &w), 0));
+    cr_expect(eq(int, (int)w.dtype, (int)DTYPE_EXL3));
+    cr_expect(eq(int, source_stored(s, "e.k_weight", STORED_PLAIN, 32, 1, &w), 0));
+    cr_expect(eq(int, (int)w.dtype, (int)DTYPE_F16));
     s->ops->close(s);
-    write_one(beside, "model-00047-of-00048.safetensors", "a.weight:BF16[8,4]");
-    cr_expect(eq(int, source_hf_open_with(folder, list, 1, &s), -EINVAL));
-    cr_expect(strstr(line.text, "a.weight") && strstr(line.text, "00047"), "%s", line.text);
+    cr_expect(eq(int, line.n, 0), "%s", line.text);
+    cr_expect(eq(int, source_hf_open_with(folder, list, 2, &s), -EINVAL));
+    cr_expect(strstr(line.text, "e.embed.") && strstr(line.text, "00047"), "%s", line.text);
     log_sink(NULL, NULL);
     folder_count(folder, 1);
     folder_count(beside, 1);

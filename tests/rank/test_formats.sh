@@ -113,6 +113,17 @@ same 'the pack is smaller' yes "$([ "$(stat -c %s "$WORK/linked/rank0.pack")" -l
 mv "$WORK/fp8/model.safetensors" "$WORK/fp8/away"
 expect 66 'stays in' "$TANDEM" generate --set "model=$WORK/linked" --set ranks=2 --prompt a
 mv "$WORK/fp8/away" "$WORK/fp8/model.safetensors"
+# A checkpoint without the tables takes them, and nothing else, from a shard of another.
+mkdir "$WORK/less"
+cp "$WORK/fp8"/* "$WORK/less"
+names=$(head -c $((8 + $(od -An -tu8 -N8 "$WORK/less/model.safetensors"))) "$WORK/less/model.safetensors" | tail -c +9 |
+    grep -oE '"[^"]+": *\{ *"dtype"' | cut -d'"' -f2 | grep -v 'engram\.embed')
+echo "{\"weight_map\": {$(sed 's/.*/"&": "model.safetensors"/' <<<"$names" | paste -sd,)}}" >"$WORK/less/model.safetensors.index.json"
+expect 65 'layers.1.engram.embed.weight: not in the checkpoint' "$TANDEM" pack "$WORK/less" "$WORK/no"
+expect 0 'every digest holds' "$TANDEM" pack "$WORK/less" "$WORK/joined" --extra "$MODEL/model.safetensors" --verify
+expect 0 '' "$TANDEM" inspect "$WORK/joined/rank0.pack"
+same 'tables of the other' 2 "$(grep -c '^layers.*engram.embed.weight .* bf16 ' "$WORK/out")"
+same 'all else of its own' 2 "$(grep -c '^layers.*engram.wkv.weight .* fp8 ' "$WORK/out")"
 expect 64 'engram' "$TANDEM" pack "$MODEL" "$WORK/no" --engram move
 expect 65 'no file that could be linked' "$TANDEM" pack "synth:$WORK/fp8" "$WORK/no" --engram link
 same 'no folder is left' no "$([ -e "$WORK/no" ] && echo yes || echo no)"
