@@ -6,6 +6,7 @@
 #include "src/model/unicode.h"
 
 #define REPLACEMENT 0xfffd
+#define ONE_SPACE "\ue000" /* what the reference has in the place of a text of one space */
 
 /* All distinct keys: their bytes, and a table from key to compressed id. */
 struct keys {
@@ -116,6 +117,20 @@ static void cut_ends(const char **s, size_t *bytes)
     }
 }
 
+/* The reference takes it back everywhere, as a space, once the ends are cut. */
+static void take_back(char *s, size_t *bytes)
+{
+    size_t n = 0, step = strlen(ONE_SPACE);
+
+    for (size_t i = 0; i < *bytes; n++) {
+        bool is = *bytes - i >= step && memcmp(s + i, ONE_SPACE, step) == 0;
+
+        s[n] = is ? ' ' : s[i];
+        i += is ? step : 1;
+    }
+    *bytes = n;
+}
+
 struct folding {
     struct keys keys;
     struct text a, b;
@@ -144,6 +159,7 @@ static int fold_token(struct folding *f, const struct tokenizer *t, int id)
     key = f->a.s;
     n = f->a.bytes;
     cut_ends(&key, &n);
+    take_back(f->a.s + (key - f->a.s), &n);
     return n > 0 ? keys_put(&f->keys, key, n) : keys_put(&f->keys, text, bytes);
 }
 

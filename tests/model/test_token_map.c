@@ -69,6 +69,9 @@ static const struct {
     { "capital sigma", "q\u03a3", "q\u03c3", true },
     { "dotted capital", "q\u0130", "qi", true },
     { "inner spaces", "q z", "qz", false },
+    { "what stands for one space", "\ue000", " ", true },
+    { "what stands for one space, inside", "q\ue000z", "q z", true },
+    { "what stands for one space, at an end", "qz\ue000", "qz", false },
 };
 
 static int class_of(const struct tokenizer *t, const int32_t *map, const char *text)
