@@ -432,7 +432,7 @@ static void dspark_collect(struct drafter *base, struct proposal *p)
     }
 }
 
-/* ---- what tests and reports see -------------------------------------------------------------- */
+/* ---- what tests see -------------------------------------------------------------------------- */
 
 void dspark_candidates(struct drafter *base, int k)
 {

@@ -81,9 +81,4 @@ int source_synth_hash(const struct source *s, const char *name, uint64_t *hash);
  * errors   -ENOMEM */
 int source_mixes_open(struct source *real, struct source **out);
 
-/* source_weight - source_stored of stored.h for what is stored plain: the tensor that holds the
- * weight, its own name for read, and where row 0 begins. */
-int source_weight(struct source *s, const char *released, int64_t rows, int64_t cols,
-                  struct tensor *t, char *name, size_t name_bytes, uint64_t *first_element);
-
 #endif

@@ -448,20 +448,3 @@ int source_stored(struct source *s, const char *released, enum stored_as as, int
     }
     return found ? 0 : 1;
 }
-
-int source_weight(struct source *s, const char *released, int64_t rows, int64_t cols,
-                  struct tensor *t, char *name, size_t name_bytes, uint64_t *first_element)
-{
-    struct stored w;
-    int r = source_stored(s, released, STORED_PLAIN, rows, cols, &w);
-
-    if (r != 0)
-        return r;
-    if (strlen(w.slice[0].codes.name) >= name_bytes)
-        return fail(-ENAMETOOLONG, "tensor %s: name of more than %zu bytes", w.slice[0].codes.name,
-                    name_bytes - 1);
-    strcpy(name, w.slice[0].codes.name);
-    *t = w.slice[0].codes.t;
-    *first_element = w.first_element;
-    return 0;
-}

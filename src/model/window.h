@@ -7,7 +7,7 @@
  *   forward  logits, taps
  *   accept   choice, n_ok, next
  *   round    stamp, tapped
- * Host arrays are written before window_upload and read after the round's wait; d_ arrays are the
+ * Host arrays are written before window_send and read after the round's wait; d_ arrays are the
  * device's.
  *
  * N-gram rows are fetched while the window runs, so that its start waits neither for a disk nor for

@@ -80,7 +80,7 @@ const struct logprobs *accept_logprobs(const struct accept *a, int row);
  * errors   of queue_wait */
 int accept_logits(struct accept *a, struct exec *x, struct window *w, int row, float *logits);
 
-/* accept_route - what tests and gates ask for: how many candidates top-p and min-p get (0: as they
+/* accept_route - what tests ask for: how many candidates top-p and min-p get (0: as they
  * need), and whole rows for every sampled window. */
 void accept_route(struct accept *a, int candidates, bool whole);
 

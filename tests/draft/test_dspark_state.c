@@ -6,6 +6,7 @@
 #include "src/draft/draft_dspark.h"
 #include "src/model/source.h"
 #include "tests/draft/draft_rig.h"
+#include "tests/model/source_weight.h"
 #include "tests/rig/goldens.h"
 #include "tests/rig/late.h"
 

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "tests/model/pack_rig.h"
+#include "tests/model/source_weight.h"
 #include "tests/model/watch_source.h"
 
 /* ---- a few weights of the pocket model, every kind and every cut ----------------------------- */

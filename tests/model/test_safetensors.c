@@ -8,6 +8,7 @@
 #include "src/base/json.h"
 #include "src/model/safetensors.h"
 #include "src/model/source.h"
+#include "tests/model/source_weight.h"
 #include "tests/model/tensors.h"
 
 #define GOLDEN VECTORS "/formats/safetensors"

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "src/model/source.h"
+#include "tests/model/source_weight.h"
 #include "tests/model/tensors.h"
 
 #define ROWS 24
