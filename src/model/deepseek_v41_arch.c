@@ -33,8 +33,9 @@ static int read_ints(const struct json *o, const struct int_key *k, int n)
     return 0;
 }
 
-static int read_list(const struct json *o, const char *key, const char *other, int lo, int hi,
-                     int max, int *out, int *n)
+/* Integers in 0 .. hi, at most max of them. */
+static int read_list(const struct json *o, const char *key, const char *other, int hi, int max,
+                     int *out, int *n)
 {
     const struct json *list;
     char path[160];
@@ -47,7 +48,7 @@ static int read_list(const struct json *o, const char *key, const char *other, i
                     json_path(list, path, sizeof(path)), json_count(list), max);
     *n = (int)json_count(list);
     for (int i = 0; i < *n && r == 0; i++)
-        r = json_as_int(json_at(list, (size_t)i), lo, hi, &out[i]);
+        r = json_as_int(json_at(list, (size_t)i), 0, hi, &out[i]);
     return r;
 }
 
@@ -66,17 +67,17 @@ static int want_str(const struct json *o, const char *key, const char *value)
     return 0;
 }
 
-static int want_bool(const struct json *o, const char *key, bool value)
+static int want_off(const struct json *o, const char *key)
 {
-    bool got = value;
+    bool got = false;
     char path[160];
     int r = json_opt_bool(o, key, &got);
 
     if (r < 0)
         return r;
-    if (got != value)
-        return fail(-EINVAL, "%s: %s = %s is not supported", json_path(o, path, sizeof(path)), key,
-                    got ? "true" : "false");
+    if (got)
+        return fail(-EINVAL, "%s: %s = true is not supported", json_path(o, path, sizeof(path)),
+                    key);
     return 0;
 }
 
@@ -194,13 +195,13 @@ static int newest(const int *schedule, int n, int layer)
 static int read_schedule(const struct json *o, struct v41_arch *a)
 {
     int kv[V41_LAYERS_MAX], index[V41_LAYERS_MAX], ratios, n_kv, n_index;
-    int r = read_list(o, "compress_ratios", NULL, 0, 1024, V41_LAYERS_MAX, a->ratio, &ratios);
+    int r = read_list(o, "compress_ratios", NULL, 1024, V41_LAYERS_MAX, a->ratio, &ratios);
 
     if (r == 0)
-        r = read_list(o, "kv_source_layer_ids", "kv_source_layers", 0, a->layers - 1,
-                      V41_LAYERS_MAX, kv, &n_kv);
+        r = read_list(o, "kv_source_layer_ids", "kv_source_layers", a->layers - 1, V41_LAYERS_MAX,
+                      kv, &n_kv);
     if (r == 0)
-        r = read_list(o, "index_source_layer_ids", "index_source_layers", 0, a->layers - 1,
+        r = read_list(o, "index_source_layer_ids", "index_source_layers", a->layers - 1,
                       V41_LAYERS_MAX, index, &n_index);
     if (r < 0)
         return r;
@@ -278,7 +279,7 @@ static int read_engram(const struct json *o, struct v41_arch *a)
 
     if (!json_has(o, "engram_layer_ids"))
         return 0;
-    r = read_list(o, "engram_layer_ids", NULL, 0, a->layers - 1, 4, a->engram_layer, &a->engrams);
+    r = read_list(o, "engram_layer_ids", NULL, a->layers - 1, 4, a->engram_layer, &a->engrams);
     return r == 0 && a->engrams ? read_ints(o, keys, 6) : r;
 }
 
@@ -301,8 +302,7 @@ static int read_dspark(const struct json *o, struct v41_arch *a)
 
     r = read_ints(o, keys, 3);
     if (r == 0)
-        r = read_list(o, "dspark_target_layer_ids", NULL, 0, a->layers - 1, 8, a->tap_layer,
-                      &a->taps);
+        r = read_list(o, "dspark_target_layer_ids", NULL, a->layers - 1, 8, a->tap_layer, &a->taps);
     if (r == 0)
         r = json_opt_int(o, spelling(o, "dspark_n_routed_experts", "dspark_num_experts"), 1,
                          V41_EXPERTS_MAX, &a->draft_experts);
@@ -339,9 +339,9 @@ static int check_ways(const struct json *o)
     if (r == 0)
         r = want_str(o, "hidden_act", "silu");
     if (r == 0)
-        r = want_bool(o, "attention_bias", false);
+        r = want_off(o, "attention_bias");
     if (r == 0)
-        r = want_bool(o, "tie_word_embeddings", false);
+        r = want_off(o, "tie_word_embeddings");
     if (r == 0)
         r = want_f64(o, "gate_temp", 1.0);
     if (r == 0)

@@ -19,11 +19,11 @@ static int in_range(const char *name, double v, double lo, double hi)
     return fail(-EINVAL, "sampling: %s %g, want %g .. %g", name, v, lo, hi);
 }
 
-static int in_count(const char *name, int v, int lo, int hi)
+static int in_count(const char *name, int v, int most)
 {
-    if (v >= lo && v <= hi)
+    if (v >= 0 && v <= most)
         return 0;
-    return fail(-EINVAL, "sampling: %s %d, want %d .. %d", name, v, lo, hi);
+    return fail(-EINVAL, "sampling: %s %d, want 0 .. %d", name, v, most);
 }
 
 int sampler_check(const struct sampler *s)
@@ -45,21 +45,20 @@ int sampler_check(const struct sampler *s)
     if (r == 0 && s->min_tokens < 0)
         r = fail(-EINVAL, "sampling: min_tokens %d, want 0 or more", s->min_tokens);
     if (r == 0)
-        r = in_count("top logprobs", s->logprobs > 0 ? s->logprobs - 1 : s->logprobs, 0,
-                     LOGPROBS_MAX);
+        r = in_count("top logprobs", s->logprobs > 0 ? s->logprobs - 1 : s->logprobs, LOGPROBS_MAX);
     if (r == 0)
-        r = in_count("end tokens", s->ends, 0, SAMPLER_ENDS);
+        r = in_count("end tokens", s->ends, SAMPLER_ENDS);
     if (r == 0)
-        r = in_count("biases", s->biases, 0, LOGIT_BIASES_MAX);
+        r = in_count("biases", s->biases, LOGIT_BIASES_MAX);
     return r;
 }
 
 int sampler_check_biases(const struct logit_bias *b, int n, int vocab)
 {
-    int r = in_count("biases", n, 0, LOGIT_BIASES_MAX);
+    int r = in_count("biases", n, LOGIT_BIASES_MAX);
 
     for (int i = 0; i < n && r == 0; i++) {
-        r = in_count("biased token", b[i].id, 0, vocab - 1);
+        r = in_count("biased token", b[i].id, vocab - 1);
         if (r == 0 && b[i].add != -INFINITY)
             r = in_range("logit_bias", (double)b[i].add, -1000, 1000);
         for (int j = 0; j < i && r == 0; j++)
