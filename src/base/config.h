@@ -120,8 +120,8 @@ int config_agree_text(const struct config *c, char **out);
  */
 int config_host(const struct config *c, int rank, char *buf, size_t cap);
 
-/* config_neighbours - how many ranks run on this rank's host, and its place among them. */
-int config_neighbours(const struct config *c, int *place);
+/* config_neighbours - how many ranks run on this rank's host. */
+int config_neighbours(const struct config *c);
 
 /* config_device - the number of this rank's device: as set, or its place among the ranks of its
  * host */

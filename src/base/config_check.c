@@ -54,35 +54,33 @@ int config_host(const struct config *c, int rank, char *buf, size_t cap)
     return 0;
 }
 
-int config_neighbours(const struct config *c, int *place)
+/* Of the ranks below `end` those on this rank's host. */
+static int here(const struct config *c, int end)
 {
-    int n = 0, before = 0;
+    int n = 0;
 
-    for (int i = 0; i < c->ranks; i++) {
-        if (!same_host(c, i, c->rank))
-            continue;
-        before += i < c->rank;
-        n++;
-    }
-    *place = before;
+    for (int i = 0; i < end; i++)
+        n += same_host(c, i, c->rank);
     return n;
+}
+
+int config_neighbours(const struct config *c)
+{
+    return here(c, c->ranks);
 }
 
 int config_device(const struct config *c)
 {
-    int place = 0;
-
-    config_neighbours(c, &place);
-    return c->device == CONFIG_AUTO ? place : c->device;
+    return c->device == CONFIG_AUTO ? here(c, c->rank) : c->device;
 }
 
 int config_threads(const struct config *c)
 {
-    int place, n;
+    int n;
 
     if (c->threads > 0)
         return c->threads;
-    n = cores_count() / config_neighbours(c, &place);
+    n = cores_count() / config_neighbours(c);
     return n < 1 ? 1 : n > 256 ? 256 : n;
 }
 

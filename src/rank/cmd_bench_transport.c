@@ -341,14 +341,12 @@ static int over_link(struct rig *g, const char *link, int *rdma)
  * in       rdma: whether every rank is known to have a port for it */
 static bool joins(const char *link, const struct config *c, int threads, bool rdma)
 {
-    int place;
-
     if (strcmp(link, c->link) == 0)
         return true;
     if (strcmp(link, "loop") == 0)
         return threads > 1;
     if (strcmp(link, "shm") == 0)
-        return config_neighbours(c, &place) == c->ranks;
+        return config_neighbours(c) == c->ranks;
     return strcmp(link, "rdma") != 0 || rdma;
 }
 

@@ -60,7 +60,7 @@ static int named(const struct config *c, const int *order, int cores, struct pla
 
 int placing_of(const struct config *c, int workers, bool proxy, struct placing *out)
 {
-    int order[CORES_MAX], cores, place;
+    int order[CORES_MAX], cores;
     bool automatic = strcmp(c->pin, "auto") == 0;
     char host[256];
     struct rdma_seen port = { 0 };
@@ -70,7 +70,7 @@ int placing_of(const struct config *c, int workers, bool proxy, struct placing *
         return 0;
     /* Several ranks here are a trial, and there may be other trials: all would take the same
      * processors. */
-    if (automatic && (c->ranks == 1 || config_neighbours(c, &place) > 1))
+    if (automatic && (c->ranks == 1 || config_neighbours(c) > 1))
         return 0;
     if (strcmp(c->link, "rdma") == 0 && config_host(c, c->rank, host, sizeof(host)) == 0)
         rdma_at(host, &port);

@@ -269,14 +269,14 @@ static void put_network(struct facts *f, const struct config *c)
     struct sockaddr_storage a = { 0 };
     char host[256], name[64];
     socklen_t n;
-    int mtu, place;
+    int mtu;
 
     if (config_host(c, c->rank, host, sizeof(host)) < 0)
         return;
     mtu = resolve(host, &a, &n) ? netdev_of(&a, name, sizeof(name)) : -1;
     if (mtu < 0)
         facts_put(f, "address", "bad: hosts: %s is on no interface of this machine", host);
-    else if (door_loopback(&a) && config_neighbours(c, &place) < c->ranks)
+    else if (door_loopback(&a) && config_neighbours(c) < c->ranks)
         facts_put(f, "address",
                   "bad: hosts: %s is the loopback here (see /etc/hosts), where no other machine "
                   "comes; write the address of the cable",

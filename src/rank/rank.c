@@ -91,7 +91,6 @@ static const char *comm_of(const struct config *c, bool threads)
 {
     const struct backend_ops *b;
     char why[160];
-    int place;
 
     if (strcmp(c->comm, "auto") != 0)
         return c->comm;
@@ -100,7 +99,7 @@ static const char *comm_of(const struct config *c, bool threads)
         return "link";
     if (threads)
         return "peer";
-    return c->device == CONFIG_AUTO && config_neighbours(c, &place) == c->ranks &&
+    return c->device == CONFIG_AUTO && config_neighbours(c) == c->ranks &&
                    b->probe(c->ranks - 1, why, sizeof(why)) == 0
                ? "peer"
                : "link";
@@ -341,11 +340,9 @@ static int place_threads(struct rank *k)
 /* Of memory that is the host's: what a device has, its own allocations tell. */
 static int check_memory(const struct rank *k, const struct memory_plan *p)
 {
-    int place;
-
     if (!(k->backend->caps & BACKEND_HOST_MEMORY))
         return 0;
-    return memory_check(p, config_neighbours(&k->cfg, &place), memory_available());
+    return memory_check(p, config_neighbours(&k->cfg), memory_available());
 }
 
 /* Weights and states, before any of them is loaded. */

@@ -479,13 +479,12 @@ Test(config, hosts_tell_who_shares_a_machine)
 {
     for (size_t i = 0; i < sizeof(places) / sizeof(places[0]); i++) {
         char host[16];
-        int place = -1;
 
         cr_assert(eq(int, config_set(&c, places[i].ranks), 0));
         cr_assert(eq(int, config_set(&c, places[i].hosts), 0));
         c.rank = places[i].rank;
-        cr_expect(eq(int, config_neighbours(&c, &place), places[i].neighbours), "case %zu", i);
-        cr_expect(eq(int, place, places[i].place), "case %zu", i);
+        cr_expect(eq(int, config_neighbours(&c), places[i].neighbours), "case %zu", i);
+        cr_expect(eq(int, config_device(&c), places[i].place), "case %zu", i);
         cr_expect(eq(int, config_host(&c, c.rank, host, sizeof(host)), 0));
         cr_expect(eq(str, host, (char *)places[i].host));
     }
