@@ -23,7 +23,7 @@ static int refused(struct rounds *r, const struct plan_msg *m, int err)
     return err;
 }
 
-static int obey(struct rounds *r, const struct plan_msg *m, int64_t t_ns, int64_t waited_ns)
+static int obey(struct rounds *r, const struct plan_msg *m, int64_t waited_ns)
 {
     const struct plan_bounds *b = &r->k->bounds;
     union plan_body p;
@@ -45,7 +45,7 @@ static int obey(struct rounds *r, const struct plan_msg *m, int64_t t_ns, int64_
         return err < 0 ? refused(r, m, err) : round_draft(r, &p.draft);
     case PLAN_ROUND:
         err = plan_get_round(m, b, &p.round);
-        return err < 0 ? refused(r, m, err) : round_run(r, &p.round, t_ns, waited_ns);
+        return err < 0 ? refused(r, m, err) : round_run(r, &p.round, m->came_ns, waited_ns);
     case PLAN_KEEP:
         err = plan_get_keep(m, b, &p.keep);
         return err < 0 ? refused(r, m, err) : round_keep(r, &p.keep);
@@ -93,7 +93,7 @@ int follow_run(struct rounds *r)
             return 0;
         progress_begin(&r->k->progress, (unsigned)m.op, r->number, m.came_ns);
         progress_phase(&r->k->progress, PHASE_CHECK);
-        err = obey(r, &m, m.came_ns, m.came_ns - begin);
+        err = obey(r, &m, m.came_ns - begin);
         if (err < 0)
             return err;
         progress_end(&r->k->progress);
