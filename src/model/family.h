@@ -98,6 +98,7 @@ struct mtp_ops {
 struct model {
     const struct family_ops *ops;
     bool cache_quant;
+    bool bf16_sums; /* partial sums are rounded to bf16 on the wire, unless numerics is fp32 */
     int rank, ranks;
     int width_unit; /* widths are cut at multiples of this (walk.h); 0 is 1. Set before split */
     int vocab, vocab_share, vocab_first; /* this rank's logits are ids first .. first + share - 1 */

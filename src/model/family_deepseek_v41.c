@@ -142,6 +142,7 @@ static int v41_open(const struct json *config, bool cache_quant, struct model **
     a = &m->a;
     m->base.ops = &family_deepseek_v41;
     m->base.cache_quant = cache_quant;
+    m->base.bf16_sums = true;
     r = v41_arch_read(config, a);
     if (r == 0 && a->engrams)
         r = open_engram(config, m);

@@ -417,9 +417,7 @@ static enum comm_wire wire_of(const struct rank *k)
 
     if (c->partials != PARTIALS_AUTO)
         return c->partials == PARTIALS_BF16 ? COMM_BF16 : COMM_F32;
-    return c->numerics != NUMERICS_FP32 && strcmp(k->model->ops->name, "deepseek_v41") == 0
-               ? COMM_BF16
-               : COMM_F32;
+    return c->numerics != NUMERICS_FP32 && k->model->bf16_sums ? COMM_BF16 : COMM_F32;
 }
 
 static int open_device(struct rank *k)
