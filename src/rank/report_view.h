@@ -10,9 +10,9 @@
 
 enum {
     VIEW_LOGS = 8,
-    VIEW_BINS = 200,   /* parts of the whole run */
-    VIEW_CUTS = 3,     /* stretches that are shown round by round */
-    VIEW_STRETCH = 8,  /* rounds of a stretch */
+    VIEW_BINS = 200,                   /* parts of the whole run */
+    VIEW_CUTS = 3,                     /* stretches that are shown round by round */
+    VIEW_STRETCH = 8,                  /* rounds of a stretch */
     VIEW_VERDICT = 12 + 2 * VIEW_LOGS, /* sentences: of the run, and of logs with less in them */
     VIEW_SENTENCE = 320
 };

@@ -93,8 +93,8 @@ static float bound_value(struct pack *p, const struct weight *d, void *target, i
         }
         cr_assert(eq(int,
                      full_pread(at.piece[0].fd, value, dtype_bytes(t->dtype),
-                                (off_t)at.piece[0].offset + (off_t)dtype_bytes(t->dtype) *
-                                                                (row * t->cols + col),
+                                (off_t)at.piece[0].offset +
+                                    (off_t)dtype_bytes(t->dtype) * (row * t->cols + col),
                                 "row"),
                      0));
         return stored(value, t->dtype, 0);

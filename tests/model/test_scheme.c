@@ -45,10 +45,10 @@ Test(scheme, a_word_is_a_format)
 Test(scheme, what_is_no_word_is_refused)
 {
     static const char *const wrong[] = {
-        "",         "fp9",      "FP8",       "fp8-",         "fp8-64",         "exl3",
-        "exl3-",    "exl3-0",   "exl3-0.5",  "exl3-2.25",    "exl3-3.2",       "exl3-4.5",
-        "exl3-7.5", "exl3-8.5", "exl3-9",    "exl3-nan",     "exl3--3",        "exl3-3-mul",
-        "exl3-3-",  "exl3-3 ",  "exl3-v42",  "exl3-2.5-mcg", "exl3-1.5-3inst", "exl3-3-mcg-mcg",
+        "",         "fp9",      "FP8",      "fp8-",         "fp8-64",         "exl3",
+        "exl3-",    "exl3-0",   "exl3-0.5", "exl3-2.25",    "exl3-3.2",       "exl3-4.5",
+        "exl3-7.5", "exl3-8.5", "exl3-9",   "exl3-nan",     "exl3--3",        "exl3-3-mul",
+        "exl3-3-",  "exl3-3 ",  "exl3-v42", "exl3-2.5-mcg", "exl3-1.5-3inst", "exl3-3-mcg-mcg",
     };
     struct capture lines;
     struct scheme s;

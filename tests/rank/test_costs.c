@@ -37,8 +37,8 @@ static const char *list(int n, int first)
     size_t used = 0;
 
     for (int i = 0; i < n; i++)
-        used += (size_t)snprintf(at + used, sizeof(text[0]) - used, "%s%d", i ? "," : "",
-                                 first + i);
+        used +=
+            (size_t)snprintf(at + used, sizeof(text[0]) - used, "%s%d", i ? "," : "", first + i);
     at[used] = 0;
     return at;
 }
