@@ -157,7 +157,8 @@ int pack_find_stored(struct source *src, const struct pack_weight *w, struct sto
     int r = source_stored(src, w->d.name, as[w->d.kind], w->d.rows, w->d.cols, out);
 
     if (r == 1)
-        return fail(-ENOENT, "%s: not in the checkpoint under any known name", w->d.name);
+        return fail(-ENOENT, "%s: not in the checkpoint under any known name%s", w->d.name,
+                    w->d.kind == WEIGHT_ROWS ? "; pack --extra FILE takes it from another" : "");
     if (r == 0 && w->d.kind == WEIGHT_ROWS && out->dtype == DTYPE_EXL3 &&
         out->slice[0].bias.t.shape[0] != w->d.columns)
         return fail(-EINVAL, "%s: tensor %s: biases of %lld heads, want %d",
