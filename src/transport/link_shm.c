@@ -146,7 +146,7 @@ static int open_segment(struct shm_link *s, const char *name, struct shm_control
     const int seals = F_SEAL_SHRINK | F_SEAL_GROW;
     char again[sizeof(((struct link_hello *)0)->name)];
     struct stat st;
-    int r, fd, pid;
+    int r, fd, pid, has;
 
     if (sscanf(name, SEGMENT_NAME, &pid, &fd) != 2 || pid <= 0 || fd < 0 ||
         (snprintf(again, sizeof(again), SEGMENT_NAME, pid, fd), strcmp(name, again) != 0))
@@ -154,8 +154,9 @@ static int open_segment(struct shm_link *s, const char *name, struct shm_control
     fd = open(name, O_RDWR | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0)
         return fail(-errno, "link shm: %s of rank %d: %s", name, s->base.peer, strerror(errno));
-    if (fstat(fd, &st) < 0 || st.st_size != (off_t)s->bytes || st.st_uid != getuid() ||
-        (fcntl(fd, F_GET_SEALS) & seals) != seals)
+    has = fcntl(fd, F_GET_SEALS); /* negative where a file can have none */
+    if (fstat(fd, &st) < 0 || st.st_size != (off_t)s->bytes || st.st_uid != getuid() || has < 0 ||
+        (has & seals) != seals)
         r = fail(-EPROTO, "link shm: %s of rank %d is not the segment", name, s->base.peer);
     else
         r = map_segment(s, fd, out);

@@ -484,6 +484,7 @@ Test(link, registration_checks_the_peers_record)
 enum segment {
     SEGMENT_RIGHT,
     SEGMENT_NO_SEALS,
+    SEGMENT_FILE,
     SEGMENT_SHORT,
     SEGMENT_TAIL,
     SEGMENT_NO_NAME,
@@ -497,11 +498,21 @@ static const struct {
 } segments[SEGMENTS] = {
     [SEGMENT_RIGHT] = { "as it should be", "", 0 },
     [SEGMENT_NO_SEALS] = { "that can be cut off", "is not the segment", -EPROTO },
+    [SEGMENT_FILE] = { "that knows no seals", "is not the segment", -EPROTO },
     [SEGMENT_SHORT] = { "of another size", "is not the segment", -EPROTO },
     [SEGMENT_TAIL] = { "a path that goes on", "named no segment", -EPROTO },
     [SEGMENT_NO_NAME] = { "another path", "named no segment", -EPROTO },
     [SEGMENT_NO_END] = { "a name without end", "sent no link record", -EPROTO },
 };
+
+static int plain_file(void)
+{
+    char path[] = "/tmp/tandem-segment-XXXXXX";
+    int fd = mkstemp(path);
+
+    unlink(path);
+    return fd;
+}
 
 Test(link, shm_maps_nothing_but_a_sealed_segment_of_its_size)
 {
@@ -509,14 +520,15 @@ Test(link, shm_maps_nothing_but_a_sealed_segment_of_its_size)
 
     for (int i = 0; i < SEGMENTS; i++) {
         struct record rec = { 0x4b4c4454, 0, SLOTS, SLOT_BYTES, "" };
-        int fd[2], segment = memfd_create("segment", MFD_ALLOW_SEALING);
+        int fd[2],
+            segment = i == SEGMENT_FILE ? plain_file() : memfd_create("segment", MFD_ALLOW_SEALING);
         struct link *l;
         struct end e;
 
         wires_socketpair(0, fd);
         cr_assert(eq(int, link_shm_open(fd[0], 1, 0, 0, 500, &l), 0));
         cr_assert(ftruncate(segment, (off_t)(i == SEGMENT_SHORT ? bytes - 4096 : bytes)) == 0);
-        if (i != SEGMENT_NO_SEALS)
+        if (i != SEGMENT_NO_SEALS && i != SEGMENT_FILE)
             cr_assert(fcntl(segment, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) == 0);
         cr_assert(eq(sz, (size_t)write(fd[1], &rec, sizeof(rec)), sizeof(rec)));
         snprintf(rec.name, sizeof(rec.name), "/proc/%d/fd/%d%s", (int)getpid(), segment,
