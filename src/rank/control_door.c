@@ -15,20 +15,22 @@
 
 enum { DOOR_BACKLOG = 128, DOOR_FULL_MS = 5 };
 
-int door_address(const char *host, int port, struct sockaddr_storage *out, socklen_t *n)
+int door_addresses(const char *host, int port, struct door_address out[DOOR_ADDRESSES])
 {
     struct addrinfo hint = { .ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM }, *list = NULL;
     char service[16];
-    int r;
+    int n = 0, r;
 
     snprintf(service, sizeof(service), "%d", port);
     r = getaddrinfo(host, service, &hint, &list);
     if (r != 0)
         return fail(-EHOSTUNREACH, "host %s: %s", host, gai_strerror(r));
-    memcpy(out, list->ai_addr, list->ai_addrlen);
-    *n = list->ai_addrlen;
+    for (const struct addrinfo *i = list; i && n < DOOR_ADDRESSES; i = i->ai_next) {
+        memcpy(&out[n].a, i->ai_addr, i->ai_addrlen);
+        out[n++].n = i->ai_addrlen;
+    }
     freeaddrinfo(list);
-    return 0;
+    return n;
 }
 
 int door_loopback(const struct sockaddr_storage *a)
@@ -46,26 +48,57 @@ const char *door_hint(int err)
                                   : "";
 }
 
-int door_listen(const char *name, const char *host, int port, int *out, uint16_t *out_port)
+/* A socket that listens on one address. errors   the errno, unlogged */
+static int listen_on(const struct door_address *at, int *out)
 {
-    struct sockaddr_storage a;
-    socklen_t n;
-    int on = 1, fd, r = door_address(host, port, &a, &n);
+    int on = 1, fd = socket(at->a.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0), r;
 
-    if (r < 0)
-        return r;
-    fd = socket(a.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (fd < 0)
-        return fail(-errno, "%s: socket: %s", name, strerror(errno));
+        return -errno;
     /* the last group's connections may still be in TIME_WAIT */
     setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-    if (bind(fd, (struct sockaddr *)&a, n) < 0 || listen(fd, DOOR_BACKLOG) < 0) {
-        r = fail(-errno, "%s: cannot listen on %s port %d: %s%s", name, host, port, strerror(errno),
-                 door_hint(errno));
+    if (bind(fd, (const struct sockaddr *)&at->a, at->n) < 0 || listen(fd, DOOR_BACKLOG) < 0) {
+        r = -errno;
         close(fd);
         return r;
     }
-    n = sizeof(a);
+    *out = fd;
+    return 0;
+}
+
+/* -EACCES and its like mean other things to who opens a group. */
+static int cannot_listen(int r)
+{
+    switch (r) {
+    case -EADDRINUSE:
+    case -EMFILE:
+    case -ENFILE:
+    case -ENOMEM:
+        return r;
+    case -ENOBUFS:
+        return -ENOMEM;
+    default:
+        return -EADDRNOTAVAIL;
+    }
+}
+
+int door_listen(const char *name, const char *host, int port, int *out, uint16_t *out_port)
+{
+    struct door_address at[DOOR_ADDRESSES];
+    struct sockaddr_storage a;
+    socklen_t n = sizeof(a);
+    int count = door_addresses(host, port, at), r = count, fd = -1;
+
+    for (int i = 0; i < count; i++) {
+        r = listen_on(&at[i], &fd);
+        if (r != -EADDRNOTAVAIL && r != -EAFNOSUPPORT)
+            break; /* one that is here and taken is the one that others would find */
+    }
+    if (count < 0)
+        return r;
+    if (r < 0)
+        return fail(cannot_listen(r), "%s: cannot listen on %s port %d: %s%s", name, host, port,
+                    strerror(-r), door_hint(-r));
     getsockname(fd, (struct sockaddr *)&a, &n);
     *out = fd;
     *out_port = ntohs(a.ss_family == AF_INET ? ((struct sockaddr_in *)&a)->sin_port

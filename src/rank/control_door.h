@@ -18,7 +18,12 @@
 
 #include "src/rank/control_wire.h"
 
-enum { DOOR_GUESTS = 64, DOOR_DEADLINE_MS = 5000, DOOR_YIELD_MS = 200 };
+enum { DOOR_GUESTS = 64, DOOR_DEADLINE_MS = 5000, DOOR_YIELD_MS = 200, DOOR_ADDRESSES = 8 };
+
+struct door_address {
+    struct sockaddr_storage a;
+    socklen_t n;
+};
 
 struct door_guest {
     int fd; /* -1: the place is free */
@@ -38,8 +43,11 @@ struct door {
     struct door_guest guest[DOOR_GUESTS];
 };
 
-/* door_address - the address of a host and port; -EHOSTUNREACH for a name that nobody knows */
-int door_address(const char *host, int port, struct sockaddr_storage *out, socklen_t *n);
+/* door_addresses - those of a host, with a port, in the order in which they are to be tried; a name
+ * may have several.
+ * result   how many, at least one
+ * errors   -EHOSTUNREACH a name that nobody knows */
+int door_addresses(const char *host, int port, struct door_address out[DOOR_ADDRESSES]);
 
 /* door_loopback - the address is this machine's own */
 int door_loopback(const struct sockaddr_storage *a);
@@ -48,8 +56,10 @@ int door_loopback(const struct sockaddr_storage *a);
  * known */
 const char *door_hint(int err);
 
-/* door_listen - a socket that listens on a host's address; port 0 takes a free one. *out_port is
- * the one in use. errors   -EADDRINUSE, -EADDRNOTAVAIL, -EHOSTUNREACH, others of socket */
+/* door_listen - a socket that listens on a host's address, the first that this machine has; port 0
+ * takes a free one. *out_port is the one in use.
+ * errors   -EADDRINUSE; -EADDRNOTAVAIL, also of a port that this user may not take; -EHOSTUNREACH;
+ *          -EMFILE, -ENFILE, -ENOMEM */
 int door_listen(const char *name, const char *host, int port, int *fd, uint16_t *out_port);
 
 /* door_init - a door around such a socket, which it takes */

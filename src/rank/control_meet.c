@@ -34,14 +34,14 @@ const char *control_host(const struct group_settings *s, int rank)
 static int loopback_only(const struct group_settings *s)
 {
     for (int r = 0; r < s->world; r++) {
-        struct sockaddr_storage a;
-        socklen_t n;
-        int e = door_address(control_host(s, r), 1, &a, &n);
+        struct door_address at[DOOR_ADDRESSES];
+        int n = door_addresses(control_host(s, r), 1, at);
 
-        if (e < 0)
-            return e;
-        if (!door_loopback(&a))
-            return fail(-EINVAL, "control: host %s needs a secret", control_host(s, r));
+        if (n < 0)
+            return n;
+        for (int i = 0; i < n; i++)
+            if (!door_loopback(&at[i].a))
+                return fail(-EINVAL, "control: host %s needs a secret", control_host(s, r));
     }
     return 0;
 }
@@ -165,31 +165,47 @@ int meet_guest(const struct group_settings *s, const struct control_secret *secr
     return 1;
 }
 
-int control_connect(const struct sockaddr_storage *a, socklen_t n, int wait_ms, int *out)
+static bool called_off(const atomic_int *cancel)
 {
-    int fd = socket(a->ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0), on = 1, err = 0;
-    socklen_t size = sizeof(err);
+    return cancel && atomic_load(cancel) != CANCEL_NOT;
+}
+
+/* Until a connection that was begun has come about, or not. */
+static int connected(int fd, int wait_ms, const atomic_int *cancel)
+{
+    int64_t until = clock_ns() + wait_ms * NS_PER_MS;
+    socklen_t size = sizeof(int);
+    int err = 0;
+
+    while (poll(&(struct pollfd){ .fd = fd, .events = POLLOUT }, 1,
+                wait_ms < LOOK_MS ? wait_ms : LOOK_MS) <= 0) {
+        if (called_off(cancel))
+            return -ECANCELED;
+        if (clock_ns() >= until)
+            return -ETIMEDOUT;
+    }
+    getsockopt(fd, SOL_SOCKET, SO_ERROR, &err, &size);
+    return -err;
+}
+
+int control_connect(const struct door_address *to, int wait_ms, const atomic_int *cancel, int *out)
+{
+    int fd = socket(to->a.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0), on = 1, r = 0;
 
     if (fd < 0)
         return -errno;
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-    if (connect(fd, (const struct sockaddr *)a, n) < 0) {
-        if (errno != EINPROGRESS)
-            err = errno;
-        else if (poll(&(struct pollfd){ .fd = fd, .events = POLLOUT }, 1, wait_ms) <= 0)
-            err = ETIMEDOUT;
-        else
-            getsockopt(fd, SOL_SOCKET, SO_ERROR, &err, &size);
-    }
-    if (err) {
+    if (connect(fd, (const struct sockaddr *)&to->a, to->n) < 0)
+        r = errno == EINPROGRESS ? connected(fd, wait_ms, cancel) : -errno;
+    if (r < 0) {
         close(fd);
-        return -err;
+        return r;
     }
     *out = fd;
     return 0;
 }
 
-int control_exactly(int fd, void *out, size_t n, int64_t until_ns)
+int control_exactly(int fd, void *out, size_t n, int64_t until_ns, const atomic_int *cancel)
 {
     size_t have = 0;
 
@@ -202,21 +218,13 @@ int control_exactly(int fd, void *out, size_t n, int64_t until_ns)
         }
         if (k == 0 || (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR))
             return -ECONNRESET;
+        if (called_off(cancel))
+            return -ECANCELED;
         if (clock_ns() >= until_ns)
             return -ETIMEDOUT;
-        poll(&(struct pollfd){ .fd = fd, .events = POLLIN }, 1, 20);
+        poll(&(struct pollfd){ .fd = fd, .events = POLLIN }, 1, LOOK_MS);
     }
     return 0;
-}
-
-/* The next n bytes of an answer, unless nobody wants it any more. */
-static int hear(const struct group_settings *s, int fd, void *out, size_t n, int64_t until)
-{
-    while (clock_ns() < until &&
-           poll(&(struct pollfd){ .fd = fd, .events = POLLIN }, 1, LOOK_MS) <= 0)
-        if (s->cancel && atomic_load(s->cancel))
-            return -ETIMEDOUT;
-    return control_exactly(fd, out, n, until);
 }
 
 static int no_answer(int r, char why[WHY_BYTES])
@@ -251,12 +259,12 @@ static int try_leader(const struct group_settings *s, const struct control_secre
     if (send(fd, &mine, sizeof(mine), MSG_DONTWAIT | MSG_NOSIGNAL) != (ssize_t)sizeof(mine))
         return no_answer(-ECONNRESET, why);
     /* a stranger's first bytes tell; it may never send as many as a rank */
-    r = hear(s, fd, theirs, sizeof(theirs->magic), until);
+    r = control_exactly(fd, theirs, sizeof(theirs->magic), until, s->cancel);
     if (r == 0 && theirs->magic != CONTROL_MAGIC)
         return no_rank((const uint8_t *)theirs, why);
     if (r == 0)
-        r = hear(s, fd, (uint8_t *)theirs + sizeof(theirs->magic),
-                 sizeof(*theirs) - sizeof(theirs->magic), until);
+        r = control_exactly(fd, (uint8_t *)theirs + sizeof(theirs->magic),
+                            sizeof(*theirs) - sizeof(theirs->magic), until, s->cancel);
     if (r < 0)
         return no_answer(r, why);
     if (theirs->role != CONTROL_ROLE_RANK)
@@ -271,7 +279,7 @@ static int try_leader(const struct group_settings *s, const struct control_secre
         return r;
     if (send(fd, proof, sizeof(proof), MSG_DONTWAIT | MSG_NOSIGNAL) != (ssize_t)sizeof(proof))
         return no_answer(-ECONNRESET, why);
-    r = hear(s, fd, proof, sizeof(proof), until);
+    r = control_exactly(fd, proof, sizeof(proof), until, s->cancel);
     if (r < 0)
         return no_answer(r, why);
     if (!bytes_equal(proof, want, sizeof(want)))
@@ -285,18 +293,18 @@ int meet_leader(const struct group_settings *s, const struct control_secret *sec
 {
     int64_t start = clock_ns(), until = start + s->connect_timeout_ms * NS_PER_MS, said = start;
     char why[WHY_BYTES] = "did not answer in time";
-    struct sockaddr_storage a;
-    socklen_t n;
-    int fd, r = door_address(control_host(s, 0), s->port, &a, &n);
+    struct door_address at[DOOR_ADDRESSES];
+    int n = door_addresses(control_host(s, 0), s->port, at), fd, r;
 
-    if (r < 0)
-        return r;
-    for (;;) {
+    if (n < 0)
+        return n;
+    for (int i = 0;; i = (i + 1) % n) {
         int64_t now = clock_ns(), left = until - now > 0 ? until - now : 0;
         int64_t heard = DOOR_DEADLINE_MS * NS_PER_MS;
 
-        r = control_connect(
-            &a, n, left < CONNECT_MS * NS_PER_MS ? (int)(left / NS_PER_MS) : CONNECT_MS, &fd);
+        r = control_connect(&at[i],
+                            left < CONNECT_MS * NS_PER_MS ? (int)(left / NS_PER_MS) : CONNECT_MS,
+                            s->cancel, &fd);
         if (r == 0) {
             r = try_leader(s, secret, fd, now + (left < heard ? left : heard), theirs, out, why);
             if (r == 0)

@@ -38,11 +38,12 @@ int meet_compare(const struct group_settings *s, const struct control_hello *the
                  size_t cap);
 
 /* control_connect - a connected socket that does not block.
- * errors   the errno of connect, unlogged; -ETIMEDOUT after wait_ms */
-int control_connect(const struct sockaddr_storage *a, socklen_t n, int wait_ms, int *fd);
+ * errors   the errno of connect; -ETIMEDOUT after wait_ms; -ECANCELED once *cancel (or NULL) says
+ *          so; unlogged */
+int control_connect(const struct door_address *to, int wait_ms, const atomic_int *cancel, int *fd);
 
-/* control_exactly - n bytes from a socket until `until_ns`.
- * errors   -ECONNRESET, -ETIMEDOUT, unlogged */
-int control_exactly(int fd, void *out, size_t n, int64_t until_ns);
+/* control_exactly - n bytes from a socket until `until_ns`, or until *cancel (or NULL).
+ * errors   -ECONNRESET, -ETIMEDOUT, -ECANCELED, unlogged */
+int control_exactly(int fd, void *out, size_t n, int64_t until_ns, const atomic_int *cancel);
 
 #endif

@@ -8,7 +8,7 @@
 #include "src/rank/control_tcp.h"
 
 #include <errno.h>
-#include <poll.h>
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -51,20 +51,32 @@ static int data_hello(const struct group_settings *s, const struct control_secre
     return control_token(secret, t->nonce, s->rank, peer, channel, 0, out->nonce);
 }
 
+static int called_off(const struct group_settings *s, int peer)
+{
+    char who[16];
+
+    snprintf(who, sizeof(who), "%d", peer);
+    control_cancelled(s->cancel, who);
+    return -ECANCELED;
+}
+
 /* Connect to the data port of a lower rank and show the token. */
 static int call(const struct group_settings *s, const struct control_secret *secret,
                 const struct body_table *t, int peer, int channel, int *out)
 {
+    struct door_address at[DOOR_ADDRESSES];
     struct control_hello h;
-    struct sockaddr_storage a;
-    socklen_t n;
-    int fd, r = data_hello(s, secret, t, peer, channel, &h);
+    int n = 0, fd, r = data_hello(s, secret, t, peer, channel, &h);
 
     if (r == 0)
-        r = door_address(control_host(s, peer), t->port[peer], &a, &n);
+        r = n = door_addresses(control_host(s, peer), t->port[peer], at);
     if (r < 0)
         return r;
-    r = control_connect(&a, n, MESH_MS, &fd);
+    r = -ETIMEDOUT;
+    for (int i = 0; i < n && r < 0 && r != -ECANCELED; i++)
+        r = control_connect(&at[i], MESH_MS / n, s->cancel, &fd);
+    if (r == -ECANCELED)
+        return called_off(s, peer);
     if (r < 0)
         return fail(r, "control: rank %d at %s port %d: %s", peer, control_host(s, peer),
                     t->port[peer], strerror(-r));
@@ -85,13 +97,15 @@ static int call_answered(struct control *c, const struct group_settings *s,
     int r = control_token(secret, t->nonce, s->rank, peer, channel, 1, want);
 
     if (r == 0)
-        r = control_exactly(fd, answer, sizeof(answer), until);
+        r = control_exactly(fd, answer, sizeof(answer), until, s->cancel);
     if (r == 0 && !bytes_equal(answer, want, sizeof(want)))
         r = -EACCES;
-    if (r < 0) {
+    if (r < 0)
         close(fd);
+    if (r == -ECANCELED)
+        return called_off(s, peer);
+    if (r < 0)
         return fail(r, "control: channel %d to rank %d: %s", channel, peer, strerror(-r));
-    }
     return open_link(c, s, fd, peer, channel);
 }
 
@@ -134,16 +148,31 @@ static int answer_call(struct control *c, const struct group_settings *s,
     return r < 0 ? r : 1;
 }
 
+/* How many data sockets of the ranks above have not come, and whose: "2, 3" */
+static int due_calls(const struct control *c, const struct group_settings *s, char *who, size_t cap)
+{
+    int due = 0, at = 0;
+
+    who[0] = 0;
+    for (int p = s->rank + 1; p < s->world; p++) {
+        int n = 0;
+
+        for (int k = 0; k < GROUP_CHANNELS; k++)
+            n += group_channel_open(s, k, s->rank, p) && !c->base.link[p][k];
+        if (n > 0 && at < (int)cap)
+            at += snprintf(who + at, cap - (size_t)at, "%s%d", at ? ", " : "", p);
+        due += n;
+    }
+    return due;
+}
+
 static int accept_calls(struct control *c, const struct group_settings *s,
                         const struct control_secret *secret, struct door *door,
                         const struct body_table *t, int64_t until)
 {
-    int due = 0;
+    char who[64];
 
-    for (int p = s->rank + 1; p < s->world; p++)
-        for (int k = 0; k < GROUP_CHANNELS; k++)
-            due += group_channel_open(s, k, s->rank, p);
-    while (due > 0) {
+    while (due_calls(c, s, who, sizeof(who)) > 0) {
         struct door_guest *g;
         int r = door_wait(door, MESH_LOOK_MS, &g), lost = control_lost(c);
 
@@ -151,13 +180,15 @@ static int accept_calls(struct control *c, const struct group_settings *s,
             r = answer_call(c, s, secret, t, door, g);
         if (r < 0)
             return r;
-        due -= r;
         if (lost >= 0)
             return fail(-ECONNRESET, "control: rank %d is gone: connection closed", lost);
-        if (due > 0 && clock_ns() >= until)
-            return fail(-ETIMEDOUT,
-                        "control: %d data sockets of higher ranks did not come in %d ms", due,
-                        MESH_MS);
+        if (r == 1)
+            continue;
+        if (control_cancelled(s->cancel, who))
+            return -ECANCELED;
+        if (clock_ns() >= until)
+            return fail(-ETIMEDOUT, "control: the data sockets of rank %s did not come in %d ms",
+                        who, MESH_MS);
     }
     return 0;
 }

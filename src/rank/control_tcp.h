@@ -49,8 +49,8 @@ struct control {
  *
  * in       door: where this rank listens for them; table: everybody's port and the nonce of the
  *          tokens
- * errors   -ETIMEDOUT, -ECONNRESET a rank left, -EACCES a rank below does not know the token, those
- *          of link open
+ * errors   -ETIMEDOUT, -ECANCELED, -ECONNRESET a rank left, -EACCES a rank below does not know the
+ *          token, those of link open
  */
 int control_mesh(struct control *c, const struct group_settings *s,
                  const struct control_secret *secret, struct door *door,

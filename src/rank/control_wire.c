@@ -204,6 +204,21 @@ int control_cancelled(const atomic_int *cancel, const char *who)
     return how != CANCEL_NOT;
 }
 
+/* What a rank that is silent has not said. */
+static const char *due(enum control_kind kind)
+{
+    switch (kind) {
+    case CONTROL_AGREE:
+        return "what its settings are";
+    case CONTROL_LISTEN:
+        return "where its data port is";
+    case CONTROL_TABLE:
+        return "that all ranks are there";
+    default:
+        return "that it is ready";
+    }
+}
+
 int wire_expect(struct wire *w, enum control_kind kind, int64_t until_ns, const atomic_int *cancel,
                 struct wire_frame *out)
 {
@@ -229,7 +244,7 @@ int wire_expect(struct wire *w, enum control_kind kind, int64_t until_ns, const 
         if (control_cancelled(cancel, who))
             return -ECANCELED;
         if (clock_ns() >= until_ns)
-            return fail(-ETIMEDOUT, "control: rank %d is silent", w->peer);
+            return fail(-ETIMEDOUT, "control: rank %d has not said in time %s", w->peer, due(kind));
         poll(&(struct pollfd){ .fd = w->fd, .events = POLLIN }, 1, 20);
     }
 }

@@ -91,7 +91,7 @@ static void record(struct town *t, struct opening *out)
     if (secret_load(&t->set[1], &secret) < 0 ||
         random_bytes(out->hello.nonce, sizeof(out->hello.nonce)) < 0 ||
         send(fd, &out->hello, sizeof(out->hello), MSG_NOSIGNAL) != sizeof(out->hello) ||
-        control_exactly(fd, &theirs, sizeof(theirs), clock_ns() + 5 * NS_PER_S) < 0 ||
+        control_exactly(fd, &theirs, sizeof(theirs), clock_ns() + 5 * NS_PER_S, NULL) < 0 ||
         control_proof(&secret, 'k', &out->hello, &theirs, out->proof) < 0)
         abort();
     cut(fd);
@@ -133,7 +133,7 @@ static void flood(int rank, void *arg)
         if (kind != 3) {
             uint8_t answer[sizeof(struct control_hello) + SHA256_BYTES];
             static const uint8_t refused[SHA256_BYTES];
-            int r = control_exactly(fd, answer, sizeof(answer), clock_ns() + 10 * NS_PER_S);
+            int r = control_exactly(fd, answer, sizeof(answer), clock_ns() + 10 * NS_PER_S, NULL);
 
             /* hung up at once, or a HELLO and then, in the place of a proof, zeros */
             t->fails[7] +=

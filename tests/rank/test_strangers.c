@@ -215,9 +215,9 @@ static void echo(int fd)
     uint8_t heard[sizeof(struct control_hello) + SHA256_BYTES];
     int64_t until = clock_ns() + 100 * NS_PER_MS;
 
-    if (control_exactly(fd, heard, sizeof(struct control_hello), until) == 0 &&
+    if (control_exactly(fd, heard, sizeof(struct control_hello), until, NULL) == 0 &&
         send(fd, heard, sizeof(struct control_hello), MSG_NOSIGNAL) > 0 &&
-        control_exactly(fd, heard, SHA256_BYTES, until) == 0)
+        control_exactly(fd, heard, SHA256_BYTES, until, NULL) == 0)
         send(fd, heard, SHA256_BYTES, MSG_NOSIGNAL);
 }
 
@@ -288,9 +288,9 @@ static void *claim_to_lead(void *arg)
 
     if (secret_load(&i->t->set[0], &secret) < 0 ||
         random_bytes(mine.nonce, sizeof(mine.nonce)) < 0 ||
-        control_exactly(guest, &theirs, sizeof(theirs), until) < 0 ||
+        control_exactly(guest, &theirs, sizeof(theirs), until, NULL) < 0 ||
         send(guest, &mine, sizeof(mine), MSG_NOSIGNAL) != (ssize_t)sizeof(mine) ||
-        control_exactly(guest, proof, sizeof(proof), until) < 0 ||
+        control_exactly(guest, proof, sizeof(proof), until, NULL) < 0 ||
         control_proof(&secret, '0', &mine, &theirs, proof) < 0)
         abort();
     proof[i->wrong] ^= 1;
@@ -331,12 +331,13 @@ Test(strangers, every_byte_of_a_proof_counts_on_both_sides)
         fd = knock(t.set[0].port);
         cr_assert(eq(int, secret_load(&t.set[1], &secret), 0));
         cr_assert(eq(int, (int)send(fd, &h, sizeof(h), MSG_NOSIGNAL), (int)sizeof(h)));
-        cr_assert(
-            eq(int, control_exactly(fd, &theirs, sizeof(theirs), clock_ns() + 5 * NS_PER_S), 0));
+        cr_assert(eq(
+            int, control_exactly(fd, &theirs, sizeof(theirs), clock_ns() + 5 * NS_PER_S, NULL), 0));
         cr_assert(eq(int, control_proof(&secret, 'k', &h, &theirs, proof), 0));
         proof[wrong] ^= 1;
         cr_assert(eq(int, (int)send(fd, proof, sizeof(proof), MSG_NOSIGNAL), (int)sizeof(proof)));
-        cr_assert(eq(int, control_exactly(fd, proof, sizeof(proof), clock_ns() + 5 * NS_PER_S), 0));
+        cr_assert(
+            eq(int, control_exactly(fd, proof, sizeof(proof), clock_ns() + 5 * NS_PER_S, NULL), 0));
         for (int k = 0; k < SHA256_BYTES; k++)
             cr_expect(eq(int, proof[k], 0), "a refused rank learns nothing");
         cr_expect(hung_up(fd));
@@ -575,19 +576,20 @@ static void data_port(int rank, void *arg)
         if (send(fd[k / 2], &h, sizeof(h), MSG_NOSIGNAL) != (ssize_t)sizeof(h))
             abort();
         if (right)
-            t->fails[7] +=
-                control_exactly(fd[k / 2], answer, sizeof(answer), clock_ns() + NS_PER_S) < 0 ||
-                !bytes_equal(answer, want, sizeof(want));
+            t->fails[7] += control_exactly(fd[k / 2], answer, sizeof(answer), clock_ns() + NS_PER_S,
+                                           NULL) < 0 ||
+                           !bytes_equal(answer, want, sizeof(want));
         else
             t->fails[7] +=
-                control_exactly(fd[k / 2], answer, 1, clock_ns() + NS_PER_S) != -ECONNRESET;
+                control_exactly(fd[k / 2], answer, 1, clock_ns() + NS_PER_S, NULL) != -ECONNRESET;
         if (!right)
             close(fd[k / 2]);
         if (k == 1) { /* the same once more, while its channel is open */
             int again = knock(table.port[0]);
 
-            t->fails[6] += send(again, &h, sizeof(h), MSG_NOSIGNAL) != (ssize_t)sizeof(h) ||
-                           control_exactly(again, answer, 1, clock_ns() + NS_PER_S) != -ECONNRESET;
+            t->fails[6] +=
+                send(again, &h, sizeof(h), MSG_NOSIGNAL) != (ssize_t)sizeof(h) ||
+                control_exactly(again, answer, 1, clock_ns() + NS_PER_S, NULL) != -ECONNRESET;
             close(again);
         }
     }
@@ -637,29 +639,6 @@ Test(strangers, a_token_is_of_one_pair_channel_direction_and_group)
         for (int k = 0; k < i; k++)
             cr_expect(bytes_equal(token[i], token[k], SHA256_BYTES) == 0, "%d and %d", k, i);
     }
-}
-
-/* A follower made of parts as far as the table; its control connection. */
-static struct wire *as_far_as_the_table(struct town *t, int rank, bool table)
-{
-    struct control_hello h = { .magic = CONTROL_MAGIC,
-                               .protocol = CONTROL_PROTOCOL,
-                               .world = (uint32_t)t->set[0].world,
-                               .rank = (uint32_t)rank };
-    struct body_agree a = { .version = "1.0", .text = agree_text };
-    static struct control_body body;
-    struct wire *w = prove(t, &h);
-    struct wire_frame f;
-
-    if (sha256_of(a.text, strlen(a.text), a.text_sha256) < 0 || body_agree_pack(&a, &body) < 0)
-        abort();
-    wire_send(w, CONTROL_AGREE, &body, 0);
-    body_listen_pack(9, &body);
-    wire_send(w, CONTROL_LISTEN, &body, 0);
-    if (wire_expect(w, CONTROL_AGREE, clock_ns() + NS_PER_S * 5, NULL, &f) < 0 ||
-        (table && wire_expect(w, CONTROL_TABLE, clock_ns() + NS_PER_S * 5, NULL, &f) < 0))
-        abort();
-    return w;
 }
 
 static void come_again(int rank, void *arg)
@@ -713,7 +692,7 @@ Test(strangers, who_leaves_before_its_data_sockets_is_not_waited_for)
 
 /* ---- a rank 0 that knows the secret and misbehaves ---- */
 
-enum leader { LEADER_WORLD, LEADER_ECHOES, LEADERS };
+enum leader { LEADER_WORLD, LEADER_ECHOES, LEADER_SILENT, LEADERS };
 
 static const struct {
     const char *name;
@@ -722,6 +701,7 @@ static const struct {
 } leaders[LEADERS] = {
     [LEADER_WORLD] = { "another world", -EPROTO, "table of 3 ranks in a world of 2" },
     [LEADER_ECHOES] = { "the token as its answer", -EACCES, "channel 0 to rank 0" },
+    [LEADER_SILENT] = { "no answer, and rank 1 is to leave", -ECANCELED, "" },
 };
 
 static int leader_of; /* the case that runs */
@@ -776,6 +756,10 @@ static void lead_wrongly(int rank, void *arg)
 
         send(g->fd, h->nonce, sizeof(h->nonce), MSG_NOSIGNAL);
     }
+    if (leader_of == LEADER_SILENT) {
+        guest_of(&data);
+        atomic_store(&t->go, 1);
+    }
     for (int i = 0; i < 5000 && !wire_lost(w); i++) /* its doors stay open until rank 1 has gone */
         clock_sleep(NS_PER_MS);
     wire_close(w);
@@ -789,6 +773,7 @@ Test(strangers, a_leader_is_not_believed_either)
         struct town t;
 
         town_open(&t, "tcp", 2);
+        t.set[1].cancel = &t.go;
         wires_run(2, lead_wrongly, &t);
         cr_expect(eq(int, t.result[1], leaders[leader_of].result), "%s: %s",
                   leaders[leader_of].name, t.log[1]);

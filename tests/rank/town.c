@@ -173,11 +173,33 @@ struct wire *prove(struct town *t, struct control_hello *mine)
     if (secret_load(&t->set[1], &secret) < 0 || random_bytes(mine->nonce, sizeof(mine->nonce)) < 0)
         abort();
     if (send(fd, mine, sizeof(*mine), MSG_NOSIGNAL) != (ssize_t)sizeof(*mine) ||
-        control_exactly(fd, &theirs, sizeof(theirs), clock_ns() + NS_PER_S * 5) < 0 ||
+        control_exactly(fd, &theirs, sizeof(theirs), clock_ns() + NS_PER_S * 5, NULL) < 0 ||
         control_proof(&secret, 'k', mine, &theirs, proof) < 0 ||
         send(fd, proof, sizeof(proof), MSG_NOSIGNAL) != (ssize_t)sizeof(proof) ||
-        control_exactly(fd, proof, sizeof(proof), clock_ns() + NS_PER_S * 5) < 0 ||
+        control_exactly(fd, proof, sizeof(proof), clock_ns() + NS_PER_S * 5, NULL) < 0 ||
         wire_open(fd, (int)mine->rank, 0, &secret, theirs.nonce, mine->nonce, &w) < 0)
+        abort();
+    return w;
+}
+
+struct wire *as_far_as_the_table(struct town *t, int rank, bool table)
+{
+    struct control_hello h = { .magic = CONTROL_MAGIC,
+                               .protocol = CONTROL_PROTOCOL,
+                               .world = (uint32_t)t->set[0].world,
+                               .rank = (uint32_t)rank };
+    struct body_agree a = { .version = "1.0", .text = agree_text };
+    static struct control_body body;
+    struct wire *w = prove(t, &h);
+    struct wire_frame f;
+
+    if (sha256_of(a.text, strlen(a.text), a.text_sha256) < 0 || body_agree_pack(&a, &body) < 0)
+        abort();
+    wire_send(w, CONTROL_AGREE, &body, 0);
+    body_listen_pack(9, &body);
+    wire_send(w, CONTROL_LISTEN, &body, 0);
+    if (wire_expect(w, CONTROL_AGREE, clock_ns() + NS_PER_S * 5, NULL, &f) < 0 ||
+        (table && wire_expect(w, CONTROL_TABLE, clock_ns() + NS_PER_S * 5, NULL, &f) < 0))
         abort();
     return w;
 }

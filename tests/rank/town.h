@@ -4,6 +4,7 @@
 #define TANDEM_TESTS_RANK_TOWN_H
 
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <sys/types.h>
 
@@ -53,6 +54,10 @@ int hung_up(int fd);
 
 /* prove - a control connection to rank 0 that knows the secret, with a HELLO of one's own. */
 struct wire *prove(struct town *t, struct control_hello *mine);
+
+/* as_far_as_the_table - a follower made of parts, before or after it has heard the table; its
+ * control connection. */
+struct wire *as_far_as_the_table(struct town *t, int rank, bool table);
 
 /* put_raw - a frame's header, and zeros for its MAC. */
 void put_raw(struct wire *w, uint32_t length, uint32_t kind, uint64_t counter);

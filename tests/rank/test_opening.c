@@ -1,0 +1,230 @@
+/* How a group opens: hosts of several addresses, ports that are not to be had, and who is called off
+ * meanwhile. */
+#include "tests/rank/town.h"
+
+#include <arpa/inet.h>
+#include <criterion/criterion.h>
+#include <criterion/new/assert.h>
+#include <errno.h>
+#include <netdb.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "src/base/clock.h"
+#include "src/base/log.h"
+
+/* Instead of the library's: a name is its addresses, "127.0.0.9,127.0.0.1". */
+int getaddrinfo(const char *restrict name, const char *restrict service,
+                const struct addrinfo *restrict hint, struct addrinfo **restrict out)
+{
+    struct addrinfo **end = out;
+    char text[128], *rest = text, *host;
+
+    *out = NULL;
+    snprintf(text, sizeof(text), "%s", name);
+    while ((host = strsep(&rest, ",")) != NULL) {
+        struct addrinfo *i = calloc(1, sizeof(*i) + sizeof(struct sockaddr_storage));
+        struct sockaddr_in *a = (struct sockaddr_in *)(i + 1);
+        struct sockaddr_in6 *a6 = (struct sockaddr_in6 *)(i + 1);
+
+        i->ai_addr = (struct sockaddr *)(i + 1);
+        if (inet_pton(AF_INET, host, &a->sin_addr) == 1) {
+            a->sin_family = AF_INET;
+            a->sin_port = htons((uint16_t)atoi(service));
+            i->ai_addrlen = sizeof(*a);
+        } else if (inet_pton(AF_INET6, host, &a6->sin6_addr) == 1) {
+            a6->sin6_family = AF_INET6;
+            a6->sin6_port = htons((uint16_t)atoi(service));
+            i->ai_addrlen = sizeof(*a6);
+        }
+        *end = i;
+        end = &i->ai_next;
+    }
+    return 0;
+}
+
+void freeaddrinfo(struct addrinfo *list)
+{
+    while (list) {
+        struct addrinfo *next = list->ai_next;
+
+        free(list);
+        list = next;
+    }
+}
+
+/* ---- hosts of several addresses ---- */
+
+static const struct {
+    const char *name;
+    const char *host[2]; /* rank 0's, as rank 0 and as rank 1 know it */
+    int no_secret, result;
+} hosts[] = {
+    { "one address", { "127.0.0.1", "127.0.0.1" }, 0, 0 },
+    { "it listens at the second one", { "127.0.0.1", "127.0.0.9,127.0.0.1" }, 0, 0 },
+    { "the first one is not this machine's", { "192.0.2.9,127.0.0.1", "127.0.0.1" }, 0, 0 },
+    { "one of another kind", { "2001:db8::9,127.0.0.1", "127.0.0.9,127.0.0.1" }, 0, 0 },
+    { "none is this machine's", { "192.0.2.9,192.0.2.8", "127.0.0.1" }, 0, -EADDRNOTAVAIL },
+    { "loopback without a secret", { "127.0.0.1,127.0.0.9", "127.0.0.1" }, 1, 0 },
+    { "not only loopback", { "127.0.0.1,192.0.2.9", "127.0.0.1" }, 1, -EINVAL },
+};
+
+Test(opening, a_host_is_found_at_any_of_its_addresses, .timeout = 60)
+{
+    for (size_t i = 0; i < sizeof(hosts) / sizeof(hosts[0]); i++) {
+        const char *as[2][2] = { { hosts[i].host[0], "127.0.0.1" },
+                                 { hosts[i].host[1], "127.0.0.1" } };
+        struct town t;
+
+        town_open(&t, "tcp", 2);
+        for (int r = 0; r < 2; r++) {
+            t.set[r].hosts = as[r];
+            t.set[r].no_secret = hosts[i].no_secret;
+            t.set[r].connect_timeout_ms = hosts[i].result < 0 ? 200 : 5000;
+        }
+        wires_run(2, open_rank, &t);
+        cr_expect(eq(int, t.result[0], hosts[i].result), "%s: %s", hosts[i].name, t.log[0]);
+        cr_expect(eq(int, t.result[1], hosts[i].result < 0 ? -ETIMEDOUT : 0), "%s: %s",
+                  hosts[i].name, t.log[1]);
+        town_close(&t);
+    }
+}
+
+Test(opening, a_port_in_use_at_one_address_is_not_dodged_at_another)
+{
+    const char *const as[] = { "127.0.0.1,127.0.0.9", "127.0.0.1" };
+    struct town t;
+    int fd, listener;
+
+    town_open(&t, "tcp", 2);
+    t.set[0].hosts = as;
+    fd = bound(t.set[0].port);
+    cr_assert(listen(fd, 1) == 0);
+    cr_expect(eq(int, group_listen(&t.set[0], &listener), -EADDRINUSE));
+    close(fd);
+    town_close(&t);
+}
+
+/* ---- a port that only some may take ---- */
+
+Test(opening, a_port_without_the_right_to_it_is_no_matter_of_secrets)
+{
+    FILE *f = fopen("/proc/sys/net/ipv4/ip_unprivileged_port_start", "r");
+    int first = 0, fd;
+    struct town t;
+
+    if (f && fscanf(f, "%d", &first) != 1)
+        first = 0;
+    if (f)
+        fclose(f);
+    if (first < 2)
+        cr_skip_test("every port is everybody's here");
+    town_open(&t, "tcp", 2);
+    cr_assert(geteuid() != 0 || seteuid(65534) == 0);
+    t.set[0].port = first - 1;
+    cr_expect(eq(int, group_listen(&t.set[0], &fd), -EADDRNOTAVAIL));
+    cr_expect(strstr(fail_text(), "Permission denied") != NULL, "%s", fail_text());
+    cr_expect(getuid() != 0 || seteuid(0) == 0);
+    town_close(&t);
+}
+
+/* ---- who is called off, or not told ---- */
+
+/* Nobody is let in at the port: the kernel answers no further connection. */
+static void full_port(int rank, void *arg)
+{
+    struct town *t = arg;
+    int fd, in[2];
+
+    if (rank == 1) {
+        while (!atomic_load(&t->fails[7]))
+            clock_sleep(NS_PER_MS);
+        open_rank(1, t);
+        return;
+    }
+    fd = bound(t->set[0].port);
+    if (listen(fd, 0) < 0)
+        abort();
+    in[0] = knock(t->set[0].port);
+    atomic_store(&t->fails[7], 1);
+    clock_sleep(100 * NS_PER_MS);
+    atomic_store(&t->go, 1);
+    while (t->ns[1] == 0)
+        clock_sleep(NS_PER_MS);
+    in[1] = fd;
+    close(in[0]);
+    close(in[1]);
+}
+
+/* A rank that takes the table and makes no data sockets. */
+static void no_data_sockets(int rank, void *arg)
+{
+    struct town *t = arg;
+    struct wire *w;
+
+    if (rank == 0) {
+        open_rank(0, t);
+        return;
+    }
+    w = as_far_as_the_table(t, 1, true);
+    atomic_store(&t->go, 1);
+    while (t->ns[0] == 0)
+        clock_sleep(NS_PER_MS);
+    wire_close(w);
+}
+
+Test(opening, whatever_a_rank_waits_for_it_can_be_called_off, .timeout = 60)
+{
+    static const struct {
+        const char *name;
+        void (*play)(int rank, void *town);
+        int rank;
+    } cases[] = { { "a connection that does not come about", full_port, 1 },
+                  { "data sockets that do not come", no_data_sockets, 0 } };
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        int r = cases[i].rank;
+        struct town t;
+
+        town_open(&t, "tcp", 2);
+        t.set[r].cancel = &t.go;
+        wires_run(2, cases[i].play, &t);
+        cr_expect(eq(int, t.result[r], -ECANCELED), "%s: %s", cases[i].name, t.log[r]);
+        cr_expect(t.ns[r] < 700 * NS_PER_MS, "%s: %.1f s", cases[i].name, (double)t.ns[r] / 1e9);
+        town_close(&t);
+    }
+}
+
+static void wait_for_the_third(int rank, void *arg)
+{
+    struct town *t = arg;
+    struct wire_frame f;
+    struct wire *w;
+
+    if (rank == 0) {
+        open_rank(0, t);
+        return;
+    }
+    log_rank(1);
+    w = as_far_as_the_table(t, 1, false);
+    t->result[1] = wire_expect(w, CONTROL_TABLE, clock_ns() + 50 * NS_PER_MS, NULL, &f);
+    atomic_store(&t->go, 1);
+    wire_close(w);
+}
+
+Test(opening, a_rank_that_waits_for_others_does_not_call_rank_0_silent)
+{
+    struct town t;
+
+    town_open(&t, "tcp", 3);
+    t.set[0].cancel = &t.go;
+    wires_run(2, wait_for_the_third, &t);
+    cr_expect(eq(int, t.result[1], -ETIMEDOUT));
+    cr_expect(strstr(t.log[1], "rank 0 has not said in time that all ranks are there") != NULL,
+              "%s", t.log[1]);
+    cr_expect(eq(int, t.result[0], -ECANCELED), "%s", t.log[0]);
+    town_close(&t);
+}
