@@ -159,6 +159,19 @@ static void full_port(int rank, void *arg)
     close(in[1]);
 }
 
+/* Rank 2 does not come. */
+static void two_of_three(int rank, void *arg)
+{
+    struct town *t = arg;
+
+    if (rank < 2) {
+        open_rank(rank, t);
+        return;
+    }
+    clock_sleep(200 * NS_PER_MS); /* rank 1 waits for the table by then */
+    atomic_store(&t->go, 1);
+}
+
 /* A rank that takes the table and makes no data sockets. */
 static void no_data_sockets(int rank, void *arg)
 {
@@ -181,21 +194,56 @@ Test(opening, whatever_a_rank_waits_for_it_can_be_called_off, .timeout = 60)
     static const struct {
         const char *name;
         void (*play)(int rank, void *town);
-        int rank;
-    } cases[] = { { "a connection that does not come about", full_port, 1 },
-                  { "data sockets that do not come", no_data_sockets, 0 } };
+        int rank, world;
+    } cases[] = { { "a connection that does not come about", full_port, 1, 2 },
+                  { "data sockets that do not come", no_data_sockets, 0, 2 },
+                  { "a world that is not complete", two_of_three, 1, 3 },
+                  { "a rank that does not come", two_of_three, 0, 3 } };
 
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         int r = cases[i].rank;
         struct town t;
 
-        town_open(&t, "tcp", 2);
+        town_open(&t, "tcp", cases[i].world);
         t.set[r].cancel = &t.go;
-        wires_run(2, cases[i].play, &t);
+        t.set[!r].connect_timeout_ms = 1000; /* for whoever is left */
+        wires_run(cases[i].world, cases[i].play, &t);
         cr_expect(eq(int, t.result[r], -ECANCELED), "%s: %s", cases[i].name, t.log[r]);
         cr_expect(t.ns[r] < 700 * NS_PER_MS, "%s: %.1f s", cases[i].name, (double)t.ns[r] / 1e9);
         town_close(&t);
     }
+}
+
+/* A rank that has proved itself and says nothing more: it has been stopped, say. */
+static void silent_behind_its_proof(int rank, void *arg)
+{
+    struct town *t = arg;
+    struct control_hello h = {
+        .magic = CONTROL_MAGIC, .protocol = CONTROL_PROTOCOL, .world = 2, .rank = 1
+    };
+    struct wire *w;
+
+    if (rank == 0) {
+        open_rank(0, t);
+        return;
+    }
+    w = prove(t, &h);
+    open_rank(1, t);
+    wire_close(w);
+}
+
+Test(opening, who_is_silent_behind_its_proof_does_not_end_the_start, .timeout = 60)
+{
+    struct town t;
+
+    town_open(&t, "tcp", 2);
+    t.set[0].connect_timeout_ms = t.set[1].connect_timeout_ms = 30000;
+    wires_run(2, silent_behind_its_proof, &t);
+    cr_expect(eq(int, t.result[0], 0), "%s", t.log[0]);
+    cr_expect(eq(int, t.result[1], 0), "%s", t.log[1]);
+    cr_expect(strstr(t.log[0], "rank 1 has not said in time what its settings are") != NULL, "%s",
+              t.log[0]);
+    town_close(&t);
 }
 
 static void wait_for_the_third(int rank, void *arg)
@@ -227,4 +275,34 @@ Test(opening, a_rank_that_waits_for_others_does_not_call_rank_0_silent)
               "%s", t.log[1]);
     cr_expect(eq(int, t.result[0], -ECANCELED), "%s", t.log[0]);
     town_close(&t);
+}
+
+/* ---- the key of a control connection ---- */
+
+static void key_of(const struct control_secret *s, uint8_t nonce_0, uint8_t nonce_k, uint8_t *key)
+{
+    uint8_t zero[CONTROL_NONCE_BYTES] = { [CONTROL_NONCE_BYTES - 1] = nonce_0 };
+    uint8_t k[CONTROL_NONCE_BYTES] = { [CONTROL_NONCE_BYTES - 1] = nonce_k };
+    struct wire *w;
+
+    cr_assert(eq(int, wire_open(-1, 0, 1, s, zero, k, &w), 0));
+    memcpy(key, w->key, sizeof(w->key));
+    wire_close(w);
+}
+
+Test(opening, a_key_is_of_the_secret_and_of_both_nonces)
+{
+    struct control_secret s = { .n = 32 }, other = { .n = 32, .bytes = { [31] = 1 } };
+    uint8_t key[5][SHA256_BYTES];
+
+    key_of(&s, 1, 2, key[0]);
+    key_of(&s, 3, 2, key[1]);
+    key_of(&s, 1, 3, key[2]);
+    key_of(&s, 2, 1, key[3]);
+    key_of(&other, 1, 2, key[4]);
+    for (int a = 0; a < 5; a++)
+        for (int b = 0; b < a; b++)
+            cr_expect(memcmp(key[a], key[b], SHA256_BYTES) != 0, "%d and %d", a, b);
+    key_of(&s, 1, 2, key[1]);
+    cr_expect(eq(int, memcmp(key[0], key[1], SHA256_BYTES), 0));
 }

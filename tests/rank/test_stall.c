@@ -18,6 +18,9 @@ static const struct progress_view computes = { .begun = 7,
                                                .phase = PHASE_WINDOW,
                                                .posted = 40,
                                                .done = 40 };
+static const struct progress_view idle_level = {
+    .begun = 7, .ended = 7, .round = 3, .posted = 40, .done = 40
+};
 static const struct progress_view exchanges = { .begun = 7,
                                                 .ended = 6,
                                                 .round = 3,
@@ -60,6 +63,11 @@ static const struct stall_case {
       { 600, 9000 },
       true,
       "rank 1 has not got order 7 in 500 ms; rank 0: round 3" },
+    { "the last exchange is lost, rank 1 is past it",
+      { &exchanges, &idle_level },
+      { 600, 9000 },
+      true,
+      "ranks wait for each other for 500 ms" },
     { "an exchange is lost",
       { &exchanges, &exchanges },
       { 600, 600 },

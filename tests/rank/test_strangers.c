@@ -183,6 +183,15 @@ Test(strangers, a_guest_has_its_time_even_where_all_places_are_taken)
     cr_assert(eq(int, door_listen("control", "127.0.0.1", 0, &fd, &port), 0));
     door_init("control", fd, &d);
     capture_start(&log);
+    for (int i = 0; i < DOOR_GUESTS; i++)
+        out[i] = knock(port);
+    cr_assert(eq(int, door_wait(&d, DOOR_YIELD_MS + 50, &g), 0));
+    cr_expect(eq(int, log.lines, 0), "nobody waits for a place: %s", log.last);
+    door_close(&d);
+    for (int i = 0; i < DOOR_GUESTS; i++)
+        close(out[i]);
+    cr_assert(eq(int, door_listen("control", "127.0.0.1", 0, &fd, &port), 0));
+    door_init("control", fd, &d);
     for (int i = 0; i < DOOR_GUESTS + 1; i++)
         out[i] = knock(port);
     start = clock_ns();

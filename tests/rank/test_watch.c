@@ -115,6 +115,21 @@ Test(watch, the_process_ends_with_the_code_after_the_grace_time, .exit_code = CO
     _exit(4);
 }
 
+Test(watch, an_order_of_a_rank_that_ends_is_not_too_long, .exit_code = CODE_GROUP)
+{
+    struct progress p = { 0 };
+    struct seen s = { 0 };
+    struct watch *w = open_watch(&s, &p, 60, 300);
+
+    watch_end(w, CODE_GROUP, "any");
+    progress_begin(&p, PLAN_ROUND, 12, clock_ns());
+    clock_sleep(200 * NS_PER_MS);
+    if (atomic_load(&s.times) != 0)
+        _exit(1);
+    clock_sleep(10 * NS_PER_S);
+    _exit(4);
+}
+
 Test(watch, closing_does_not_call_off_the_end, .exit_code = CODE_GROUP)
 {
     struct progress p = { 0 };

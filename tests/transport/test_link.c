@@ -1,6 +1,7 @@
 /* The contract of link.h, over every link. */
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -61,6 +62,7 @@ struct pair {
     struct wires w;
     const char *kind;
     int ops, slots[2], result[2], wrong[2];
+    atomic_int here;
     size_t slot_bytes;
     int64_t ns;
 };
@@ -220,6 +222,7 @@ static void ending(int rank, void *arg)
 {
     struct ended *p = arg;
     struct link **l = &p->w.link[rank][!rank];
+    int64_t begun;
     uint64_t now;
     struct end e;
 
@@ -228,9 +231,12 @@ static void ending(int rank, void *arg)
     if (rank == 0) {
         /* the tag that came before the end still counts, whenever it is looked for */
         p->result = end_wait(&e, 0, 0, &now);
+        begun = clock_ns();
         if (p->result == 0)
             p->result = end_wait(&e, 0, now, &now);
-        p->late_ns = clock_ns() - p->at_ns;
+        p->late_ns =
+            clock_ns() -
+            (p->how == END_LIMIT ? begun + endings[END_LIMIT].limit_ms * NS_PER_MS : p->at_ns);
         p->last_result = end_wait(&e, 1, 0, &p->last);
     } else {
         end_send(&e, 0, 16, 7);
@@ -269,7 +275,7 @@ Test(link, every_wait_ends_for_a_reason)
                           endings[how].name);
                 cr_expect(eq(int, p.last_result, 0), "%s, %s", wires_kinds[k], endings[how].name);
                 cr_expect(eq(u64, p.last, 8), "%s, %s", wires_kinds[k], endings[how].name);
-                late = how == END_LIMIT ? 0 : p.late_ns;
+                late = p.late_ns;
             }
             cr_expect(late < PROMPT_NS, "%s, %s: %lld us late", wires_kinds[k], endings[how].name,
                       (long long)late / 1000);
@@ -381,6 +387,127 @@ Test(link, every_tag_rings_the_bell_of_who_waits)
     }
 }
 
+static void abort_one(int rank, void *arg)
+{
+    struct pair *p = arg;
+    struct link *l = p->w.link[rank][!rank];
+    uint32_t heard;
+    struct end e;
+
+    if (end_open(&e, l, SLOTS, SLOT_BYTES, 5000) < 0)
+        abort();
+    heard = link_bell_heard(l->bell);
+    atomic_fetch_add(&p->here, 1);
+    while (atomic_load(&p->here) < 2)
+        clock_sleep(NS_PER_MS);
+    if (rank == p->ops)
+        l->ops->abort(l);
+    for (int ms = 0; link_bell_heard(l->bell) == heard && ms < 1000; ms++)
+        clock_sleep(NS_PER_MS);
+    p->wrong[rank] = link_bell_heard(l->bell) == heard;
+    end_close(&e);
+}
+
+/* Who sleeps on the bell hears of an end at once, on both sides. */
+Test(link, an_abort_rings_the_bells_of_both_ends)
+{
+    for (int k = 0; wires_kinds[k]; k++) {
+        for (int who = 0; who < 2; who++) {
+            struct pair p = { .kind = wires_kinds[k], .ops = who };
+
+            if (strcmp(p.kind, "loop") != 0 && strcmp(p.kind, "shm") != 0)
+                continue;
+            wires_open(&p.w, p.kind, 2, 0);
+            wires_run(2, abort_one, &p);
+            wires_close(&p.w);
+            cr_expect(eq(int, p.wrong[0], 0), "%s, by rank %d", p.kind, who);
+            cr_expect(eq(int, p.wrong[1], 0), "%s, by rank %d", p.kind, who);
+        }
+    }
+}
+
+struct sleeper {
+    struct link_bell bell;
+    int64_t ns;
+};
+
+static void *sleep_on_the_bell(void *arg)
+{
+    struct sleeper *s = arg;
+    int64_t begun = clock_ns();
+
+    link_bell_sleep(&s->bell, 0, 5000000);
+    s->ns = clock_ns() - begun;
+    return NULL;
+}
+
+Test(link, a_bell_wakes_whoever_sleeps_on_it)
+{
+    for (int n = 1; n <= 2; n++) {
+        static struct sleeper s;
+        pthread_t thread[2];
+
+        memset(&s, 0, sizeof(s));
+        for (int i = 0; i < n; i++)
+            cr_assert(eq(int, pthread_create(&thread[i], NULL, sleep_on_the_bell, &s), 0));
+        while (atomic_load(&s.bell.sleepers) < (uint32_t)n)
+            clock_sleep(NS_PER_MS);
+        clock_sleep(20 * NS_PER_MS);
+        link_bell_ring(&s.bell);
+        for (int i = 0; i < n; i++)
+            pthread_join(thread[i], NULL);
+        cr_expect(s.ns < 3 * NS_PER_S, "%d asleep: %.1f s", n, (double)s.ns / 1e9);
+        cr_expect(eq(int, (int)atomic_load(&s.bell.sleepers), 0));
+    }
+}
+
+static int open_files(void)
+{
+    DIR *d = opendir("/proc/self/fd");
+    int n = 0;
+
+    while (readdir(d))
+        n++;
+    closedir(d);
+    return n;
+}
+
+static void open_and_close(int rank, void *arg)
+{
+    struct pair *p = arg;
+    struct end e;
+
+    p->result[rank] = end_open(&e, p->w.link[rank][!rank], SLOTS, p->slot_bytes, 5000);
+    end_close(&e);
+}
+
+Test(link, nothing_stays_open_behind_it)
+{
+    for (int k = 0; wires_kinds[k]; k++) {
+        int before = open_files();
+        struct pair p = { .kind = wires_kinds[k], .slot_bytes = SLOT_BYTES };
+
+        wires_open(&p.w, p.kind, 2, 0);
+        wires_run(2, open_and_close, &p);
+        wires_close(&p.w);
+        cr_expect(eq(int, p.result[0], 0), "%s", p.kind);
+        cr_expect(eq(int, p.result[1], 0), "%s", p.kind);
+        cr_expect(eq(int, open_files(), before), "%s", p.kind);
+    }
+}
+
+Test(link, only_a_stream_socket_begins_a_link)
+{
+    for (int tcp = 0; tcp < 2; tcp++) {
+        int fd = socket(AF_UNIX, SOCK_DGRAM, 0);
+        struct link *l;
+
+        cr_expect(eq(int, (tcp ? link_tcp_open : link_shm_open)(fd, 0, 1, 0, 50, &l), -EINVAL));
+        cr_expect(eq(int, fcntl(fd, F_GETFD), -1), "it is closed, too");
+        cr_expect(strstr(fail_text(), "is no stream socket") != NULL, "%s", fail_text());
+    }
+}
+
 Test(link, a_peer_that_does_not_register_is_a_timeout)
 {
     int fd[2];
@@ -392,6 +519,11 @@ Test(link, a_peer_that_does_not_register_is_a_timeout)
     end_close(&e);
     a->ops->close(a);
     b->ops->close(b);
+    cr_assert(eq(int, link_loop_open(0, 1, 0, 20000, &a, &b), 0));
+    b->ops->close(b); /* and one that never will is not waited for */
+    cr_expect(eq(int, end_open(&e, a, 2, SLOT_BYTES, 100), -ECONNRESET));
+    end_close(&e);
+    a->ops->close(a);
     for (int tcp = 0; tcp < 2; tcp++) {
         wires_socketpair(tcp, fd);
         cr_assert(eq(int, (tcp ? link_tcp_open : link_shm_open)(fd[0], 0, 1, 0, 50, &a), 0));
@@ -577,6 +709,7 @@ Test(link, tcp_sends_to_a_peer_that_does_not_read_have_a_bound)
         r = end_send(&e, (size_t)(n % SLOTS) * SLOT_BYTES, SLOT_BYTES, (uint64_t)n + 1);
     cr_expect(eq(int, r, -ENOBUFS), "after %d sends", n);
     cr_expect(n > 64);
+    cr_expect(l->pending <= 64, "%d are kept", l->pending);
     cr_expect(eq(int, l->ops->poll(l), -ENOBUFS), "it is kept");
     end_close(&e);
     l->ops->close(l);
