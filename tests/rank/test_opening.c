@@ -246,6 +246,57 @@ Test(opening, who_is_silent_behind_its_proof_does_not_end_the_start, .timeout = 
     town_close(&t);
 }
 
+static void none_of_its_data_sockets(int rank, void *arg)
+{
+    struct town *t = arg;
+    struct wire *w;
+
+    if (rank == 0) {
+        open_rank(0, t);
+        return;
+    }
+    w = as_far_as_the_table(t, 1, true);
+    while (!wire_lost(w))
+        clock_sleep(10 * NS_PER_MS);
+    wire_close(w);
+}
+
+Test(opening, data_sockets_are_waited_for_no_longer_than_that, .timeout = 40)
+{
+    struct town t;
+
+    town_open(&t, "tcp", 2);
+    wires_run(2, none_of_its_data_sockets, &t);
+    cr_expect(eq(int, t.result[0], -ETIMEDOUT), "%s", t.log[0]);
+    cr_expect(strstr(t.log[0], "the data sockets of rank 1 did not come in 10000 ms") != NULL, "%s",
+              t.log[0]);
+    town_close(&t);
+}
+
+/* Rank 2 comes last, and has other settings. */
+static void differ_last(int rank, void *arg)
+{
+    struct town *t = arg;
+
+    if (rank == 2)
+        clock_sleep(300 * NS_PER_MS);
+    open_rank(rank, t);
+}
+
+Test(opening, who_waits_beside_a_refused_rank_is_told)
+{
+    struct town t;
+
+    town_open(&t, "tcp", 3);
+    t.set[2].agree = "context = 4096\n";
+    wires_run(3, differ_last, &t);
+    for (int r = 0; r < 3; r++)
+        cr_expect(eq(int, t.result[r], -EINVAL), "rank %d: %s", r, t.log[r]);
+    cr_expect(strstr(t.log[1], "refused by rank 0: another rank was refused") != NULL, "%s",
+              t.log[1]);
+    town_close(&t);
+}
+
 static void wait_for_the_third(int rank, void *arg)
 {
     struct town *t = arg;
