@@ -53,6 +53,12 @@ static void control_stop(struct group *g)
         shout(c, -1, CONTROL_STOP, NULL);
 }
 
+/* This rank has come to its end. One that a peer has only asked to end still needs that peer. */
+static bool leaving(struct control *c)
+{
+    return atomic_load(&c->stop_sent) != 0;
+}
+
 /* A peer's connection has ended. */
 static void peer_ended(struct control *c, int p, int r)
 {
@@ -159,7 +165,7 @@ static void check_ages(struct control *c, int64_t now)
         char text[GROUP_REASON_BYTES];
         int age = (int)((now - peer->heard_ns) / NS_PER_MS);
 
-        if (!peer->wire || peer->over || group_stopping(&c->base) || age < c->peer_timeout_ms)
+        if (!peer->wire || peer->over || leaving(c) || age < c->peer_timeout_ms)
             continue;
         peer->over = 1;
         snprintf(text, sizeof(text), "rank %d is gone: no heartbeat for %d ms", p, age);
@@ -196,7 +202,7 @@ static void check_links(struct control *c)
             struct link *l = c->base.link[p][k];
             int r = l ? l->ops->news(l) : 0;
 
-            if (r < 0 && !group_stopping(&c->base))
+            if (r < 0 && !leaving(c))
                 group_fault(&c->base, r, 1, fail_text());
         }
     }
@@ -208,7 +214,7 @@ static void check_stall(struct control *c, int64_t now)
     struct progress_view mine;
     char text[GROUP_REASON_BYTES];
 
-    if (!c->base.progress || group_stopping(&c->base))
+    if (!c->base.progress || leaving(c))
         return;
     progress_read(c->base.progress, &mine);
     stall_note(&c->stall, c->base.rank, &mine, now);

@@ -1,5 +1,5 @@
-/* How a group opens: hosts of several addresses, ports that are not to be had, and who is called off
- * meanwhile. */
+/* How a group opens: hosts of several addresses, ports that are not to be had, who is called off
+ * meanwhile, and who asks for the end too soon. */
 #include "tests/rank/town.h"
 
 #include <arpa/inet.h>
@@ -15,6 +15,7 @@
 
 #include "src/base/clock.h"
 #include "src/base/log.h"
+#include "src/rank/control_meet.h"
 
 /* Instead of the library's: a name is its addresses, "127.0.0.9,127.0.0.1". */
 int getaddrinfo(const char *restrict name, const char *restrict service,
@@ -326,6 +327,86 @@ Test(opening, a_rank_that_waits_for_others_does_not_call_rank_0_silent)
               "%s", t.log[1]);
     cr_expect(eq(int, t.result[0], -ECANCELED), "%s", t.log[0]);
     town_close(&t);
+}
+
+/* ---- a rank that asks for the end, and then is silent ---- */
+
+/* A rank 1 made of parts, as far as a complete world; its data sockets. */
+static struct wire *complete(struct town *t, int fd[2])
+{
+    static const int channel[] = { GROUP_WINDOWS, GROUP_PLAN };
+    struct wire *w = as_far_as_the_table(t, 1, false);
+    int64_t until = clock_ns() + 5 * NS_PER_S;
+    struct control_secret secret;
+    struct body_table table;
+    struct wire_frame f;
+
+    if (wire_expect(w, CONTROL_TABLE, until, NULL, &f) < 0 ||
+        body_table_unpack(f.body, f.n, &table) < 0 || secret_load(&t->set[1], &secret) < 0)
+        abort();
+    for (int k = 0; k < 2; k++) {
+        struct control_hello h = { .magic = CONTROL_MAGIC,
+                                   .protocol = CONTROL_PROTOCOL,
+                                   .world = 2,
+                                   .rank = 1,
+                                   .role = CONTROL_ROLE_DATA,
+                                   .channel = (uint32_t)channel[k] };
+        uint8_t answer[SHA256_BYTES];
+
+        control_token(&secret, table.nonce, 1, 0, channel[k], 0, h.nonce);
+        fd[k] = knock(table.port[0]);
+        if (send(fd[k], &h, sizeof(h), MSG_NOSIGNAL) != (ssize_t)sizeof(h) ||
+            control_exactly(fd[k], answer, sizeof(answer), until, NULL) < 0)
+            abort();
+    }
+    wire_send(w, CONTROL_READY, NULL, 0);
+    if (wire_expect(w, CONTROL_READY, until, NULL, &f) < 0)
+        abort();
+    return w;
+}
+
+static void ask_and_hang(int rank, void *arg)
+{
+    struct town *t = arg;
+    struct wire *w;
+    int fd[2];
+
+    if (rank == 0) {
+        open_rank(0, t);
+        for (int ms = 0; t->result[0] == 0 && !group_stopping(t->group[0]) && ms < 2000; ms++)
+            clock_sleep(NS_PER_MS);
+        if (t->go)
+            group_stop(t->group[0]);
+        t->result[1] = wait_failed(t->group[0], 1000);
+        t->go = 2;
+        return;
+    }
+    w = complete(t, fd);
+    wire_send(w, CONTROL_STOP, NULL, 0);
+    while (t->go < 2)
+        clock_sleep(NS_PER_MS);
+    wire_close(w);
+    close(fd[0]);
+    close(fd[1]);
+}
+
+Test(opening, a_rank_that_asked_for_the_end_is_watched_until_it_comes)
+{
+    for (int stopped = 0; stopped < 2; stopped++) {
+        struct town t;
+        int said;
+
+        town_open(&t, "tcp", 2);
+        t.set[0].peer_timeout_ms = 200;
+        t.go = stopped;
+        wires_run(2, ask_and_hang, &t);
+        cr_expect(eq(int, t.result[0], 0), "%s", t.log[0]);
+        cr_expect(eq(int, t.result[1], stopped ? 0 : -ETIMEDOUT), "stopped %d: %s", stopped,
+                  t.log[0]);
+        said = strstr(t.log[0], "rank 1 is gone: no heartbeat") != NULL;
+        cr_expect(eq(int, said, !stopped), "%s", t.log[0]);
+        town_close(&t);
+    }
 }
 
 /* ---- the key of a control connection ---- */
