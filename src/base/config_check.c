@@ -163,8 +163,8 @@ int config_check(const struct config *c)
     if (c->prefill_chunk < c->window_max)
         return fail(-EINVAL, "config: prefill_chunk %d is below window_max %d", c->prefill_chunk,
                     c->window_max);
-    if (c->peer_timeout_ms <= c->heartbeat_ms)
-        return fail(-EINVAL, "config: peer_timeout_ms %d is not above heartbeat_ms %d",
+    if (c->peer_timeout_ms / 2 < c->heartbeat_ms)
+        return fail(-EINVAL, "config: peer_timeout_ms %d is less than two of heartbeat_ms %d",
                     c->peer_timeout_ms, c->heartbeat_ms);
     if (c->ranks > 1 && strcmp(c->link, "loop") != 0 && !c->secret[0])
         return fail(-EINVAL, "config: link %s with ranks %d needs secret", c->link, c->ranks);

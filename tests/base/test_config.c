@@ -311,7 +311,7 @@ static const struct {
     { "small both", { "prefill_chunk=1", "window_max=1" }, NULL },
     { "depth fills the window", { "depth=3", "window_max=4" }, NULL },
     { "depth too large", { "depth=4", "window_max=4" }, "depth 4 needs a window_max of 5" },
-    { "heartbeat too slow", { "heartbeat_ms=1000" }, "peer_timeout_ms 1000 is not above" },
+    { "heartbeat too slow", { "heartbeat_ms=501" }, "peer_timeout_ms 1000 is less than two of" },
     { "hosts missing", { "ranks=2", "hosts=192.0.2.1" }, "hosts names 1, ranks is 2" },
     { "hosts too many", { "hosts=192.0.2.1 192.0.2.2" }, "hosts names 2, ranks is 1" },
     { "threads on two hosts", { "ranks=2", "hosts=192.0.2.1,192.0.2.2" }, "link loop needs" },
