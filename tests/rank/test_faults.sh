@@ -113,6 +113,7 @@ for r in 0 1; do
 done
 
 port=$(free_port)
+: >"$WORK/err0" # what the ranks before have said is no sign
 "$HELD" hold@load "${ASK[@]}" "${PAIR[@]}" --set "port=$port" --set rank=1 >/dev/null 2>"$WORK/err1" &
 loads=$!
 "$TANDEM" "${ASK[@]}" "${PAIR[@]}" --set "port=$port" --set rank=0 >/dev/null 2>"$WORK/err0" &

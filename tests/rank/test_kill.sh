@@ -81,6 +81,7 @@ for case in "prefill 777" "window:40 4096"; do
     port=$(free_port)
     ask=(generate "${BASE[@]}" --jobs "$WORK/jobs" --set ranks=2 --set link=tcp --set "secret=$WORK/secret" --set "port=$port"
         --set "context=$context")
+    : >"$WORK/err1" # what the case before has said is no sign
     "$BUILD/tests/rank/tandem_held" "hold@$place" "${ask[@]}" --set rank=1 >/dev/null 2>"$WORK/err1" &
     pid[1]=$!
     "$TANDEM" "${ask[@]}" --set rank=0 >"$WORK/text0" 2>"$WORK/err0" &
