@@ -90,6 +90,17 @@ double depth_lambda(const struct depth_history *h, const struct cost_table *t)
     return depth_lambda_last(h, t, DEPTH_ROUNDS);
 }
 
+double depth_expect(const double *q, int k)
+{
+    double expect = 1, survive = 1;
+
+    for (int i = 0; i < k; i++) {
+        survive *= q[i];
+        expect += survive;
+    }
+    return expect;
+}
+
 int depth_choose(const double *q, int n, double lambda, const struct cost_table *t, double *E,
                  int32_t *us)
 {

@@ -49,8 +49,11 @@ double depth_lambda(const struct depth_history *h, const struct cost_table *t);
  * the last 8 rounds that copied nothing, noted in a history of their own. */
 double depth_lambda_last(const struct depth_history *h, const struct cost_table *t, int rounds);
 
+/* depth_expect - E of k drafts: tokens that a window of their rows lands. */
+double depth_expect(const double *q, int k);
+
 /* depth_choose - k in 0 .. n for chances q[0 .. n - 1].
- * out      E and the modelled us of the choice, for the log; either may be NULL */
+ * out      E and the modelled us of the choice; either may be NULL */
 int depth_choose(const double *q, int n, double lambda, const struct cost_table *t, double *E,
                  int32_t *us);
 

@@ -144,7 +144,7 @@ static int price(struct offers *o, const struct offer_at *at)
 
     as_chances(s, q);
     s->lambda = depth_lambda(&s->history, &o->costs);
-    n = depth_choose(q, s->offered, s->lambda, &o->costs, &s->expect, &s->cost_us);
+    n = depth_choose(q, s->offered, s->lambda, &o->costs, NULL, NULL);
     if (s->passed)
         pass_note(&s->skip, depth_gain(q, s->offered, s->lambda, &o->costs), s->lambda,
                   o->costs.draft_us[1]);
@@ -193,15 +193,13 @@ static void choose_copy(struct offers *o, const struct offer_at *at)
     alternative = expect - lambda * us;
     for (int j = 0; j < s->copies; j++)
         q[j] = (double)s->copy_p[j];
-    depth = ngram_depth(k->copies, at->slot, q, s->copies, lambda, &o->costs, alternative, &expect,
-                        &us);
+    depth =
+        ngram_depth(k->copies, at->slot, q, s->copies, lambda, &o->costs, alternative, NULL, NULL);
     if (depth == 0)
         return;
     take(s, SOURCE_COPY, s->copy, s->copy_p, s->copies);
     s->k = depth;
-    s->expect = expect;
     s->lambda = lambda;
-    s->cost_us = us;
 }
 
 /* A slot that has begun to copy goes on copying, without draft passes, as long as copies alone earn
@@ -257,8 +255,7 @@ void offer_choose(struct offers *o, const struct offer_at *at)
 
     s->source = SOURCE_NONE;
     s->offered = s->k = 0;
-    s->expect = s->lambda = 0;
-    s->cost_us = 0;
+    s->lambda = 0;
     if (!s->drafts || at->left < LEFT_OF_USE)
         return;
     take_drafts(o, at);
@@ -361,6 +358,20 @@ static void watch_drafts(struct offers *o, int slot, int a)
     }
 }
 
+/* Of the depth that ran: a shared round, padding or a gate may have taken another than its price
+ * says. */
+static void note_price(const struct offers *o, const struct offer *s, struct round_slot *rec)
+{
+    double q[WINDOW_MAX];
+
+    rec->lambda = s->lambda;
+    if (!(s->lambda > 0))
+        return;
+    as_chances(s, q);
+    rec->expect = depth_expect(q, s->k);
+    rec->cost_us = cost_window(&o->costs, s->k + 1);
+}
+
 void offer_landed(struct offers *o, int slot, bool alone, int landed, struct round_slot *rec)
 {
     const struct rank *k = o->r->k;
@@ -374,9 +385,7 @@ void offer_landed(struct offers *o, int slot, bool alone, int landed, struct rou
         rec->skipped = seat->choice[0] == s->draft[0] ? SKIPPED_RIGHT : SKIPPED_WRONG;
     memcpy(rec->p, s->p, sizeof(rec->p));
     memcpy(rec->q, s->q, sizeof(rec->q));
-    rec->expect = s->expect;
-    rec->lambda = s->lambda;
-    rec->cost_us = s->cost_us;
+    note_price(o, s, rec);
     if (!s->drafts)
         return;
     if (s->source == SOURCE_DRAFTER) {

@@ -39,8 +39,7 @@ struct offer {
     int offered, k;
     int32_t draft[WINDOW_MAX];
     float p[WINDOW_MAX], q[WINDOW_MAX];
-    double expect, lambda;
-    int32_t cost_us;
+    double lambda; /* that k was priced at, 0 if it was not */
 };
 
 /* A depth that somebody else chooses: gates. offered >= 1; the result is 0 .. offered. */

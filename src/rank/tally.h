@@ -36,7 +36,7 @@ struct round_slot {
     enum skipped skipped;
     int offered;                        /* drafts that the pass proposed, at least k */
     float p[WINDOW_MAX], q[WINDOW_MAX]; /* their chances, raw and calibrated */
-    double expect, lambda;              /* of the choice of k; 0 where it was not priced */
+    double expect, lambda;              /* of k drafts; 0 where it was not priced */
     int32_t cost_us;
 };
 
