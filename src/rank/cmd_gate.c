@@ -144,6 +144,7 @@ static int lead_job(struct job *j, struct lead *l)
 
     g->l = l;
     fixed_costs(l);
+    lead_turns(l);
     for (int i = 0; i < GATES && err == 0; i++) {
         struct gate_sum *s = &g->sum[i];
         uint32_t rounds = lead_round(l)->number;

@@ -37,7 +37,8 @@ struct lead {
     struct stream stream[SLOTS_MAX];
     struct offers offers;
     uint64_t steps;
-    bool rounds_turn; /* after a prompt chunk, the streams that decode */
+    bool turns;      /* a chunk counts as a round does, whatever they take */
+    int64_t owed_ns; /* to streams that decode: what prompts that wait beside them had more */
     struct plan_round plan;
     ends_fn *ends;
     void *ends_arg;
@@ -81,6 +82,11 @@ void lead_depths(struct lead *l, depth_fn *fn, void *arg)
 {
     l->offers.depth = fn;
     l->offers.arg = arg;
+}
+
+void lead_turns(struct lead *l)
+{
+    l->turns = true;
 }
 
 void lead_ends(struct lead *l, ends_fn *fn, void *arg)
@@ -522,21 +528,34 @@ static int next_prompt(const struct lead *l)
     return next;
 }
 
+/* What a step has taken of the time that prompts and rounds share. */
+static int64_t time_of(const struct lead *l, int64_t begin_ns)
+{
+    return l->turns ? 1 : clock_ns() - begin_ns;
+}
+
 int lead_step(struct lead *l)
 {
-    int prompt = next_prompt(l);
+    int prompt = next_prompt(l), err;
     bool decodes = decoding(l) > 0;
+    int64_t begin = clock_ns();
 
     if (lead_leaving(l))
         return interrupt(l);
     l->steps++;
-    /* A prompt chunk and a round take turns. */
-    if (prompt >= 0 && !(decodes && l->rounds_turn)) {
-        l->rounds_turn = true;
-        return prompt_step(l, prompt);
+    if (prompt < 0 || !decodes)
+        l->owed_ns = 0;
+    if (prompt >= 0 && l->owed_ns <= 0) {
+        err = prompt_step(l, prompt);
+        l->owed_ns += time_of(l, begin);
+        return err;
     }
-    l->rounds_turn = false;
-    return decodes ? decode_step(l) : 1;
+    if (!decodes)
+        return 1;
+    err = decode_step(l);
+    if (prompt >= 0)
+        l->owed_ns -= time_of(l, begin);
+    return err;
 }
 
 int lead_run(struct lead *l)

@@ -65,6 +65,10 @@ void lead_costs(struct lead *l, const struct cost_table *t);
 /* lead_depths - somebody else chooses depths from now on; NULL: nobody. */
 void lead_depths(struct lead *l, depth_fn *fn, void *arg);
 
+/* lead_turns - from now on a chunk and a round take turns, so that a run can be repeated: for
+ * gates. Else prompts have half of the time while other streams decode. */
+void lead_turns(struct lead *l);
+
 /* lead_add - give a request a slot; out stays the caller's and is filled until the stream is done.
  * errors   1 no slot is free; -EINVAL the prompt is longer than the context, both numbers named; of
  *          round.h */

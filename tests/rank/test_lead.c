@@ -1,0 +1,92 @@
+/* test_lead.c - how streams share a rank: a long prompt and a stream that decodes have half of the
+ * time each. */
+#include "src/rank/lead.h"
+
+#include "src/base/clock.h"
+#include "src/base/log.h"
+#include "src/verify/sampler.h"
+
+#include <criterion/criterion.h>
+#include <criterion/new/assert.h>
+
+#define PROMPT 1500
+#define CHUNK "300" /* takes many times as long as a round */
+#define CHUNKS 5
+#define CONTEXT "4096"
+
+static struct request request_of(const int32_t *ids, int n, int max_tokens)
+{
+    struct request q = { .ids = ids, .n = n, .max_tokens = max_tokens, .ignore_end = true };
+
+    sampler_default(&q.sampler);
+    return q;
+}
+
+/* Time of chunks and of rounds while the long prompt runs beside a stream that decodes. */
+static void share(struct lead *l, int64_t *chunks_ns, int64_t *rounds_ns, int *rounds)
+{
+    struct rounds *r = lead_round(l);
+    int32_t ids[PROMPT];
+    struct request decodes = request_of(ids, 1, 4000), waits = request_of(ids, PROMPT, 1);
+    struct reply reply[2] = { 0 };
+
+    for (int i = 0; i < PROMPT; i++)
+        ids[i] = 10 + i * 7 % 1000;
+    cr_assert(eq(int, lead_add(l, &decodes, &reply[0]), 0));
+    for (int i = 0; i < 8; i++)
+        cr_assert(eq(int, lead_step(l), 0));
+    cr_assert(eq(int, lead_add(l, &waits, &reply[1]), 0));
+    *chunks_ns = *rounds_ns = 0;
+    *rounds = 0;
+    while (reply[1].n == 0) {
+        uint32_t number = r->number;
+        int64_t begin = clock_ns();
+
+        cr_assert(eq(int, lead_step(l), 0));
+        if (r->number == number)
+            *chunks_ns += clock_ns() - begin;
+        else
+            *rounds_ns += clock_ns() - begin;
+        *rounds += (int)(r->number - number);
+    }
+    cr_assert(eq(int, lead_cancel(l, &reply[0]), 0));
+    cr_assert(eq(int, lead_step(l), 1));
+    reply_free(&reply[0]);
+    reply_free(&reply[1]);
+}
+
+Test(lead, a_prompt_has_half_of_the_time_while_others_decode, .timeout = 110)
+{
+    static const char *const settings[] = {
+        "model=" POCKET,        "cache=" CACHE, "context=" CONTEXT, "slots=2",
+        "prefill_chunk=" CHUNK, "draft=none",   "threads=1"
+    };
+    struct drain drain = { 0 };
+    struct rounds *r = NULL;
+    struct config cfg;
+    struct lead *l;
+    struct rank k;
+    int64_t chunks, others;
+    int rounds;
+
+    log_open(-1, LOG_ERR);
+    cr_assert(eq(int, config_init(&cfg), 0));
+    for (size_t i = 0; i < sizeof(settings) / sizeof(settings[0]); i++)
+        cr_assert(eq(int, config_set(&cfg, settings[i]), 0));
+    cr_assert(eq(int, rank_open(&cfg, &drain, NULL, false, &k), 0));
+    cr_assert(eq(int, rank_load(&k), 0));
+    cr_assert(eq(int, rank_join(&k), 0));
+    cr_assert(eq(int, round_open(&k, &r), 0));
+    cr_assert(eq(int, lead_open(r, &l), 0));
+    share(l, &chunks, &others, &rounds);
+    /* The last chunk is not paid back, and a step may have stood still on a busy machine. */
+    cr_expect(gt(dbl, (double)others, 0.3 * (double)chunks), "%d rounds", rounds);
+    cr_expect(lt(dbl, (double)others, 2 * (double)chunks), "%d rounds", rounds);
+    lead_turns(l);
+    share(l, &chunks, &others, &rounds);
+    cr_expect(eq(int, rounds, CHUNKS));
+    lead_close(l);
+    round_close(r);
+    rank_close(&k);
+    config_free(&cfg);
+}
