@@ -1,12 +1,16 @@
-/* Configs of V4.1 that are wrong in one key: refused by its name, whatever stands there. */
+/* Configs of V4.1 that are wrong in one key: refused by its name, whatever stands there. And the
+ * rotation frequencies that the release's config makes. */
+#include "kernels/backend.h"
 #include "src/base/file.h"
 #include "src/base/json.h"
+#include "src/model/deepseek_v41.h"
 #include "src/model/family.h"
 #include "tests/base/capture.h"
 
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -120,4 +124,47 @@ Test(deepseek_v41_arch, what_need_not_be_there_may_be_missing)
     }
     with("eos_token_id", "[1, 2, 3, 4]", text);
     cr_expect(eq(int, open_config(text), 0));
+}
+
+/* The check values of the released config: pairs up to 15 turn as they did, from 25 on by a
+ * sixteenth. */
+Test(deepseek_v41_arch, frequencies_of_the_release)
+{
+    static const struct {
+        int pair;
+        double f;
+    } scaled[] = { { 0, 1 },
+                   { 1, 0.68765604 },
+                   { 15, 3.63553851e-3 },
+                   { 16, 2.26562493e-3 },
+                   { 20, 2.96977785e-4 },
+                   { 24, 1.95312532e-5 },
+                   { 25, 5.37231244e-6 },
+                   { 31, 5.6805294e-7 } };
+    const struct v41_arch a = { .rope_dims = 64,
+                                .rope_theta = 10000,
+                                .compress_theta = 160000,
+                                .yarn_factor = 16,
+                                .yarn_fast = 32,
+                                .yarn_slow = 1,
+                                .yarn_original = 65536 };
+    const struct backend_ops *ops;
+    struct device *d;
+    const float *f[2];
+
+    cr_assert(eq(int, backend_find("ref", &ops), 0));
+    cr_assert(eq(int, ops->open(0, 1, &d), 0));
+    for (int i = 0; i < 2; i++)
+        cr_assert(eq(int, v41_freqs(&a, d, i, &f[i]), 0));
+    for (int i = 0; i < a.rope_dims / 2; i++) {
+        double want = pow(10000, -2.0 * i / a.rope_dims);
+
+        cr_expect(epsilon_eq(dbl, (double)f[0][i], want, 2e-7 * want), "pair %d", i);
+    }
+    for (size_t i = 0; i < sizeof(scaled) / sizeof(scaled[0]); i++)
+        cr_expect(epsilon_eq(dbl, (double)f[1][scaled[i].pair], scaled[i].f, 2e-7 * scaled[i].f),
+                  "pair %d", scaled[i].pair);
+    for (int i = 0; i < 2; i++)
+        ops->free(d, (void *)(uintptr_t)f[i]);
+    ops->close(d);
 }
