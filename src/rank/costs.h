@@ -3,8 +3,8 @@
  *   {"key": "...", "window_us": [C(1), C(2), ...], "draft_us": [D(1), ...]}
  *
  * The setting `costs` names such a file; `auto` keeps a measured one in the cache under a name made
- * of all that it depends on, which is also its key: version, weights, ranks and what joins them,
- * threads, backend, slots, context, rows, numerics, drafter.
+ * of all settings that it depends on, which is also its key: version, weights, ranks and what joins
+ * them, threads, backend and device, slots, context, rows, numerics, drafter.
  */
 #ifndef TANDEM_RANK_COSTS_H
 #define TANDEM_RANK_COSTS_H

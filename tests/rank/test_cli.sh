@@ -443,8 +443,9 @@ kept=$(echo "$WORK"/priced/costs-*.json)
 expect 0 'costs: measured by an earlier start' "${priced[@]}"
 same 'nothing is measured then' 0 "$(grep -c 'costs: windows' "$WORK/err")"
 expect 0 'costs: kept in' "${priced[@]}" --set context=600
-expect 0 'costs: kept in' "${priced[@]}" --set overlap=off
-expect 0 'costs: kept in' "${priced[@]}" --set early_ingest=on
+for speed in overlap=off early_ingest=on cache_quant=off pin=off spin_us=0 stripe_min=1KiB rails=2 plan_form=tcp; do
+    expect 0 'costs: kept in' "${priced[@]}" --set "$speed"
+done
 expect 0 "costs: from $kept" "${priced[@]}" --set "costs=$kept"
 expect 66 "$WORK/none.json" "${priced[@]}" --set "costs=$WORK/none.json"
 expect 66 "$WORK/none.json" "${priced[@]}" --set depth=2 --set "costs=$WORK/none.json"
