@@ -133,17 +133,26 @@ static void dspark_weights(void *object, struct walk *w)
 struct count_walk {
     struct walk base;
     int weights;
-    double values;
+    size_t bytes;
 };
 
 static int count_weight(struct walk *w, const struct weight *d, void *target)
 {
     struct count_walk *c = (struct count_walk *)w;
+    const struct table *t = (const struct table *)target;
+    struct mat_parts parts;
     int64_t rows, cols;
 
-    weight_local(d, &rows, &cols);
     c->weights++;
-    c->values += (double)rows * (double)cols;
+    if (d->kind == WEIGHT_MAT) {
+        mat_parts((const struct mat *)target, &parts);
+        c->bytes += parts.total;
+    } else if (d->kind == WEIGHT_TABLE) {
+        c->bytes += (size_t)t->rows * (size_t)t->cols * dtype_bytes(t->dtype);
+    } else {
+        weight_local(d, &rows, &cols);
+        c->bytes += (size_t)rows * sizeof(float);
+    }
     return 0;
 }
 
@@ -217,8 +226,8 @@ static int dspark_ready(struct drafter *base, struct device *dev, const struct s
     if (r < 0)
         return r;
     dspark_weights(d, &count.base);
-    log_info("draft dspark: %d stages, block %d, %d tensors with %.1f M values", d->a->stages,
-             d->a->block, count.weights, count.values / 1e6);
+    log_info("draft dspark: %d stages, block %d, %d tensors, %.1f MB of this rank", d->a->stages,
+             d->a->block, count.weights, (double)count.bytes / 1e6);
     return 0;
 }
 

@@ -436,6 +436,10 @@ for command in demo bench; do
     same 'and says so' 1 "$(grep -c "error: $command: interrupted, nothing was compared" "$WORK/err")"
 done
 
+# A drafter that has lost weights costs speed and no text, so each rank says what it has.
+expect 0 'r1 draft dspark: 2 stages, block 5, 72 tensors, [0-9.]* MB of this rank' "${G[@]}" --set ranks=2 --set depth=2 \
+    --prompt a --max-tokens 1
+
 # Prices: measured once, kept, read again; a file that the setting names must be there and be one.
 priced=("${G[@]}" --prompt a --max-tokens 4 --set context=500 --set "cache=$WORK/priced")
 expect 0 'costs: kept in' "${priced[@]}"
