@@ -1,5 +1,5 @@
-/* The released numerics: which products have quantised inputs, what the quantiser gives them, and
- * what stays equal whatever the backend and the number of ranks. */
+/* The released numerics: which products have quantised inputs, which results are rounded to bf16,
+ * what the quantiser gives, and what stays equal whatever the backend and the number of ranks. */
 #include "tests/rig/goldens.h"
 #include "tests/rig/rig.h"
 
@@ -107,6 +107,114 @@ Test(released, inputs_are_quantised_where_the_released_code_does_it)
              run_watched, NULL);
     cr_expect(gt(int, products, 40));
     cr_expect(gt(int, experts, 4));
+    cr_expect(eq(int, wrong, 0));
+}
+
+/* ---- which results --------------------------------------------------------------------------- */
+
+static bool is_weight(const char *name)
+{
+    for (size_t i = 0; i < names.n; i++)
+        if (strcmp(names.at[i].name, name) == 0)
+            return true;
+    return false;
+}
+
+/* Products that stay f32: logits, what is still to be summed over the ranks, and a compressor that
+ * pools. */
+static bool stays_f32(const char *name)
+{
+    const char *wkv = strstr(name, ".compressor.wkv.");
+    char gate[WEIGHT_NAME_MAX];
+
+    if (!wkv)
+        return strcmp(name, "head.weight") == 0 || strstr(name, ".attn.wo_b.") ||
+               strstr(name, ".compressor.wgate.");
+    snprintf(gate, sizeof(gate), "%.*s.compressor.wgate.weight", (int)(wkv - name), name);
+    return is_weight(gate);
+}
+
+static void note_round(enum round got, enum round want, const char *name)
+{
+    products++;
+    if (got != want) {
+        wrong++;
+        cr_log_error("%s: round %d", name, got);
+    }
+}
+
+static void rounded_matmul(struct queue *q, const struct matmul_args *a)
+{
+    const char *name = "";
+
+    for (size_t i = 0; i < names.n; i++)
+        if (names.at[i].m == a->w)
+            name = names.at[i].name;
+    note_round(a->round, stays_f32(name) ? ROUND_NONE : ROUND_BF16, name);
+    real->matmul(q, a);
+}
+
+static void rounded_matmuls(struct queue *q, const struct matmuls_args *a)
+{
+    for (int i = 0; i < a->n; i++)
+        rounded_matmul(q, &a->of[i]);
+}
+
+static void rounded_row_keeps(struct queue *q, const struct row_keeps_args *a)
+{
+    for (int i = 0; i < a->n; i++)
+        note_round(a->of[i].round, ROUND_BF16, "row_keeps");
+    real->row_keeps(q, a);
+}
+
+#define ROUNDED(op)                                                                                \
+    static void rounded_##op(struct queue *q, const struct op##_args *a)                           \
+    {                                                                                              \
+        note_round(a->round, ROUND_BF16, #op);                                                     \
+        real->op(q, a);                                                                            \
+    }
+
+ROUNDED(rmsnorm)
+ROUNDED(rope)
+ROUNDED(pool)
+ROUNDED(attend)
+ROUNDED(moe)
+ROUNDED(hc_site)
+ROUNDED(hc_expand)
+ROUNDED(hc_mean)
+ROUNDED(engram_gate)
+
+static void run_rounded(struct rig *g, void *arg)
+{
+    struct op_table seen = *g->x.op;
+    size_t n;
+    const int32_t *ids = golden_i32(&n, "prose_short.ids");
+
+    names.base = (struct walk){ .visit = note_name, .ranks = 1 };
+    g->m->ops->weights(g->m, &names.base);
+    cr_assert(eq(int, names.base.err, 0));
+    real = g->x.op;
+    seen.matmul = rounded_matmul;
+    seen.matmuls = rounded_matmuls;
+    seen.row_keeps = rounded_row_keeps;
+    seen.rmsnorm = rounded_rmsnorm;
+    seen.rope = rounded_rope;
+    seen.pool = rounded_pool;
+    seen.attend = rounded_attend;
+    seen.moe = rounded_moe;
+    seen.hc_site = rounded_hc_site;
+    seen.hc_expand = rounded_hc_expand;
+    seen.hc_mean = rounded_hc_mean;
+    seen.engram_gate = rounded_engram_gate;
+    g->x.op = &seen;
+    rig_forward(g, 0, ids, 8, true);
+    g->x.op = real;
+}
+
+Test(released, results_are_rounded_where_the_released_code_does_it)
+{
+    rigs_run(&(struct rig_settings){ .ranks = 1 }, run_rounded, NULL);
+    cr_expect(gt(int, products, 80));
     cr_expect(eq(int, wrong, 0));
 }
 
