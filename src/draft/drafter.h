@@ -80,6 +80,9 @@ struct drafter {
     const struct drafter_ops *ops;
     int block; /* most drafts of a proposal */
     int sites; /* exchange sites from model->sites on */
+    /* needs - whether a tensor that no weight is made of can only be this drafter's, so that drafts
+     * would be wrong without it; NULL: there is none */
+    bool (*needs)(const char *name);
 };
 
 /* drafter_open - by the setting `draft`; auto is the checkpoint's own drafter, else none. Copies

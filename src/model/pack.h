@@ -44,6 +44,9 @@ struct pack_spec {
     bool link_rows;     /* rows of lookup tables stay where the source has them */
     /* EXL3 codes that a source makes up, in the device's layout, are left out */
     bool hollow;
+    /* whether the checkpoint may not have a tensor of this name that nobody uses; NULL: it may have
+     * any */
+    bool (*needs)(const char *name);
     uint8_t source_digest[32];
 };
 
@@ -54,9 +57,9 @@ struct pack_spec {
  * if it would write the same, and begins anew if not. Memory stays below 256 MiB beside the table
  * of contents; what was read and written does not stay in the page cache.
  *
- * errors   -ENOENT/-EINVAL a tensor is missing, has another shape or holds what is no number
- *          (named), a share would cut a block of its format; -ENOSPC, -EACCES cannot write; nothing
- *          is left behind but path itself, complete */
+ * errors   -ENOENT/-EINVAL a tensor is missing, has another shape, holds what is no number or is
+ *          needed and not used (named), a share would cut a block of its format; -ENOSPC, -EACCES
+ *          cannot write; nothing is left behind but path itself, complete */
 int pack_write(const char *path, const struct pack_spec *spec, struct source *src);
 
 /* pack_is_of - 1 if an open pack is of this spec: source, rank, split, layouts and walk; 0 if not.

@@ -167,8 +167,9 @@ static int write_file(const char *path, struct source *src, struct pack_toc *t, 
 }
 
 struct unused {
+    bool (*needs)(const char *name);
     int n;
-    char first[TENSOR_NAME_MAX];
+    char first[TENSOR_NAME_MAX], needed[TENSOR_NAME_MAX];
 };
 
 static void note_unused(void *arg, const char *name)
@@ -177,6 +178,8 @@ static void note_unused(void *arg, const char *name)
 
     if (u->n++ == 0)
         snprintf(u->first, sizeof(u->first), "%s", name);
+    if (u->needs && u->needs(name) && !u->needed[0])
+        snprintf(u->needed, sizeof(u->needed), "%s", name);
     log_debug("tensor %s is not used", name);
 }
 
@@ -184,16 +187,20 @@ static int write_locked(const char *path, const struct pack_spec *spec, struct s
                         struct pack_toc *t)
 {
     int64_t start_ns = clock_ns();
-    struct unused unused = { 0 };
+    struct unused unused = { .needs = spec->needs };
     uint64_t end, total;
     double seconds;
     int r = pack_lay_out(spec, src, t, &end, &total);
 
-    if (r == 0)
-        r = write_file(path, src, t, end, total);
     if (r < 0)
         return r;
     src->ops->unused(src, note_unused, &unused);
+    if (unused.needed[0])
+        return fail(-EINVAL, "tensor %s: the config describes no weight that it belongs to",
+                    unused.needed);
+    r = write_file(path, src, t, end, total);
+    if (r < 0)
+        return r;
     seconds = (double)(clock_ns() - start_ns) / NS_PER_S;
     log_info("%s: %zu weights, %.1f MB in %.1f s", path, t->n, (double)total / 1e6, seconds);
     if (unused.n > 0)

@@ -274,6 +274,7 @@ int checkpoint_open(const struct checkpoint_settings *s, enum exit_step *step,
     }
     c.spec.family = c.plan.model->ops->name;
     c.spec.n_parts = BLUEPRINT_PARTS;
+    c.spec.needs = c.plan.drafter->needs;
     c.spec.rank = s->rank;
     c.spec.ranks = s->ranks;
     c.spec.layouts = s->layouts ? s->layouts : PACK_CPU;

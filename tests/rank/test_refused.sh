@@ -130,6 +130,19 @@ echo '{"weight_map": {"model.norm.weight": "model.safetensors", "nowhere": "mode
     >"$WORK/absent/model.safetensors.index.json"
 refused absent 'tensor nowhere is not in this file'
 
+# A drafter with tensors that its config does not describe would draft worse and say nothing.
+for name in mtp.1.markov_head.gate.weight mtp.2.attn.wkv.weight mtp.0.head.bias; do
+    tensors "$WORK/more.safetensors" "$name BF16 4,4"
+    expect 65 "tensor $name: the config describes no weight that it belongs to" "$TANDEM" pack "$MODEL" "$WORK/more" \
+        --extra "$WORK/more.safetensors"
+    same "nothing is left of $name" '' "$(find "$WORK/more" -type f 2>/dev/null)"
+done
+for name in mtp.1.ffn.more.bias_vl mtp.0.head.weight mtp.1.emb.tok_emb.weight layers.0.more.weight; do
+    tensors "$WORK/more.safetensors" "$name BF16 4,4"
+    expect 0 'not used' "$TANDEM" pack "$MODEL" "$WORK/more" --extra "$WORK/more.safetensors"
+    rm -r "$WORK/more"
+done
+
 # Packs that are there are checked against what is asked for, not only against themselves.
 folder other "$GATE.weight I8 128,64" "$GATE.scale F8_E8M0 128,4 =$(printf '7f%.0s' $(seq 512))"
 expect 1 'rank0.pack: of another checkpoint' "$TANDEM" pack "$WORK/other" "$WORK/packs" --ranks 2 --verify
