@@ -407,80 +407,24 @@ static int read_config(struct options *o, const char *path)
 
 /* ---- the line -------------------------------------------------------------------------------- */
 
-/* What an option without a value switches on; NULL: it is no such option. */
-static bool *flag_of(struct options *o, enum option_id id)
+static int set_flag(bool *flag)
 {
-    switch (id) {
-    case ID_HELP:
-        return &o->help;
-    case ID_MARKERS:
-        return &o->markers;
-    case ID_NO_BOS:
-        return &o->no_bos;
-    case ID_VERIFY:
-        return &o->verify;
-    case ID_SPECIAL:
-        return &o->special;
-    case ID_TRANSPORT:
-        return &o->transport;
-    case ID_MEET:
-        return &o->meet;
-    case ID_WINDOW:
-        return &o->windows;
-    case ID_KERNELS:
-        return &o->kernels;
-    case ID_PROFILE:
-        return &o->profile;
-    case ID_COMPARE:
-        return &o->compare;
-    case ID_FULL:
-        return &o->full;
-    case ID_AS_SET:
-        return &o->as_set;
-    case ID_JSON:
-        return &o->json;
-    default:
-        return NULL;
-    }
+    *flag = true;
+    return 0;
 }
 
-/* Where a value goes that is taken as it is; NULL: it is something else. */
-static const char **text_of(struct options *o, enum option_id id)
+static int set_text(const char **text, const char *value)
 {
-    switch (id) {
-    case ID_FIT:
-        return &o->fit;
-    case ID_MEASURED:
-        return &o->measured;
-    case ID_TO:
-        return &o->to;
-    case ID_AGAINST:
-        return &o->against;
-    case ID_GET:
-        return &o->get;
-    case ID_PROMPTS:
-        return &o->prompts;
-    case ID_OUT:
-        return &o->out;
-    case ID_ONLY:
-        return &o->only;
-    default:
-        return NULL;
-    }
+    *text = value;
+    return 0;
 }
 
+/* No default: the compiler names an option that is missing. */
 static int apply(struct options *o, const struct entry *e, const char *value)
 {
-    bool *flag = flag_of(o, e->id);
-    const char **text = text_of(o, e->id);
-
-    if (flag)
-        *flag = true;
-    if (text)
-        *text = value;
-    if (flag || text)
-        return 0;
     switch (e->id) {
+    case ID_HELP:
+        return set_flag(&o->help);
     case ID_CONFIG:
         return read_config(o, value);
     case ID_SET:
@@ -489,6 +433,10 @@ static int apply(struct options *o, const struct entry *e, const char *value)
         return parse_given(o, e->name, GIVEN_TEXT, value);
     case ID_PROMPT_FILE:
         return parse_given(o, e->name, GIVEN_TEXT_FILE, value);
+    case ID_MARKERS:
+        return set_flag(&o->markers);
+    case ID_NO_BOS:
+        return set_flag(&o->no_bos);
     case ID_IDS:
         return parse_given(o, e->name, GIVEN_IDS_FILE, value);
     case ID_JOBS:
@@ -534,23 +482,60 @@ static int apply(struct options *o, const struct entry *e, const char *value)
         return parse_int(e->name, value, 1, RANKS_MAX, &o->pack_ranks);
     case ID_RANK:
         return parse_int(e->name, value, 0, RANKS_MAX - 1, &o->pack_rank);
+    case ID_VERIFY:
+        return set_flag(&o->verify);
     case ID_LAYOUT:
         return parse_layout(o, value);
     case ID_EXPERTS:
         return parse_experts(o, value);
-    case ID_ENGRAM:
-        return parse_engram(o, value);
     case ID_MIXES:
         return parse_mixes(o, value);
+    case ID_ENGRAM:
+        return parse_engram(o, value);
     case ID_EXTRA:
         return parse_extra(o, value);
     case ID_GBPS:
         return parse_gbps(o, value);
+    case ID_FIT:
+        return set_text(&o->fit, value);
+    case ID_MEASURED:
+        return set_text(&o->measured, value);
+    case ID_TO:
+        return set_text(&o->to, value);
+    case ID_AGAINST:
+        return set_text(&o->against, value);
+    case ID_GET:
+        return set_text(&o->get, value);
+    case ID_PROMPTS:
+        return set_text(&o->prompts, value);
+    case ID_SPECIAL:
+        return set_flag(&o->special);
+    case ID_OUT:
+        return set_text(&o->out, value);
+    case ID_COMPARE:
+        return set_flag(&o->compare);
+    case ID_TRANSPORT:
+        return set_flag(&o->transport);
+    case ID_MEET:
+        return set_flag(&o->meet);
+    case ID_WINDOW:
+        return set_flag(&o->windows);
+    case ID_KERNELS:
+        return set_flag(&o->kernels);
+    case ID_PROFILE:
+        return set_flag(&o->profile);
+    case ID_FULL:
+        return set_flag(&o->full);
+    case ID_ONLY:
+        return set_text(&o->only, value);
     case ID_TOKENS:
         return parse_int(e->name, value, 4, INT32_MAX, &o->gate_tokens);
-    default:
-        return CODE_USAGE;
+    case ID_AS_SET:
+        return set_flag(&o->as_set);
+    case ID_JSON:
+        return set_flag(&o->json);
     }
+    return CODE_USAGE;
 }
 
 static int usage(const struct command_spec *s, const char *option)
