@@ -113,14 +113,14 @@ void door_init(const char *name, int fd, struct door *d)
         d->guest[i].fd = -1;
 }
 
-/* One line a second: what strangers do must not fill a disk. */
-static bool may_say(struct door *d)
+/* A line of each kind a second: what strangers do must not fill a disk. */
+static bool may_say(struct door *d, enum door_line line)
 {
-    int64_t now = clock_ns();
+    int64_t now = clock_ns(), *said = &d->said_ns[line];
 
-    if (d->said_ns && now - d->said_ns < NS_PER_S)
+    if (*said && now - *said < NS_PER_S)
         return false;
-    d->said_ns = now;
+    *said = now;
     return true;
 }
 
@@ -129,7 +129,7 @@ void door_say(struct door *d, const struct door_guest *g, const char *fmt, ...)
     char text[256];
     va_list ap;
 
-    if (!may_say(d))
+    if (!may_say(d, DOOR_GUEST))
         return;
     va_start(ap, fmt);
     vsnprintf(text, sizeof(text), fmt, ap);
@@ -189,7 +189,7 @@ static bool out_of_sockets(struct door *d)
 
     if ((err != EMFILE && err != ENFILE && err != ENOBUFS && err != ENOMEM) || !waits(d))
         return false;
-    if (may_say(d))
+    if (may_say(d, DOOR_NO_ROOM))
         log_warn("%s: cannot let in who waits: %s", d->name, strerror(err));
     return true;
 }

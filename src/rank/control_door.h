@@ -35,10 +35,13 @@ struct door_guest {
     uint8_t buf[sizeof(struct control_hello)];
 };
 
+/* What may be said once a second, each by itself. */
+enum door_line { DOOR_GUEST, DOOR_NO_ROOM, DOOR_LINES };
+
 struct door {
     int fd;
     const char *name; /* for log lines */
-    int64_t said_ns;
+    int64_t said_ns[DOOR_LINES];
     bool stuck; /* the last one could not be let in */
     struct door_guest guest[DOOR_GUESTS];
 };
