@@ -158,7 +158,7 @@ static void plan_unused(void *arg, const char *name)
     if (u->err < 0)
         return;
     if (strlen(name) >= sizeof(j.from.name)) {
-        u->err = fail(-ENAMETOOLONG, "tensor %.64s...: name too long", name);
+        u->err = fail(-EINVAL, "tensor %.64s...: name too long", name);
         return;
     }
     strcpy(j.from.name, name);

@@ -64,7 +64,7 @@ static int fetch(struct pass *s, const struct stored_tensor *t, size_t stride, i
         return read_at(s, t, first, buf, (size_t)rows * stride);
     }
     if ((uint64_t)rows * bytes > PACK_PANEL)
-        return fail(-EFBIG, "%s: tensor %s: %lld rows of %zu bytes at a time are too many",
+        return fail(-EINVAL, "%s: tensor %s: %lld rows of %zu bytes at a time are too many",
                     t->t.file, t->name, (long long)rows, bytes);
     if ((uint64_t)rows * ld > PACK_PANEL)
         ld = bytes;
@@ -105,7 +105,7 @@ static int check_strip(const struct pass *s, size_t strip_bytes)
 {
     if (strip_bytes <= PACK_BLOCK)
         return 0;
-    return fail(-EFBIG, "tensor %s: %d inputs are too many for a pack", s->w->slice[0].codes.name,
+    return fail(-EINVAL, "tensor %s: %d inputs are too many for a pack", s->w->slice[0].codes.name,
                 s->m.cols);
 }
 

@@ -11,6 +11,7 @@
 #include "kernels/mat.h"
 #include "src/model/quant_config.h"
 
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -50,6 +51,7 @@ struct source_ops {
 
 struct source {
     const struct source_ops *ops;
+    atomic_bool failed; /* a read has: whoever reads and writes in one call tells which it was */
     struct quant_config quant; /* what the checkpoint's config says about formats */
 };
 

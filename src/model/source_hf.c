@@ -206,7 +206,9 @@ static int hf_read(struct source *s, const char *name, const struct tensor *t, u
     if (read_direct(h, &h->shard[t->shard], buf, bytes, (uint64_t)offset) == 0)
         return 0;
     r = full_pread(f->fd, buf, bytes, offset, label);
-    if (r == 0 && bytes >= DROP_BYTES)
+    if (r < 0)
+        atomic_store(&h->base.failed, true);
+    else if (bytes >= DROP_BYTES)
         posix_fadvise(f->fd, offset, (off_t)bytes, POSIX_FADV_DONTNEED);
     return r;
 }

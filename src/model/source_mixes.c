@@ -45,17 +45,27 @@ static int mixes_find(struct source *base, const char *name, int64_t rows, int64
     return r;
 }
 
+static int read_real(struct source *base, const char *name, const struct tensor *t, uint64_t at,
+                     void *buf, size_t bytes)
+{
+    struct source *real = ((struct mixes_source *)base)->real;
+    int r = real->ops->read(real, name, t, at, buf, bytes);
+
+    if (r < 0)
+        atomic_store(&base->failed, true);
+    return r;
+}
+
 static int mixes_read(struct source *base, const char *name, const struct tensor *t, uint64_t at,
                       void *buf, size_t bytes)
 {
-    struct source *real = ((struct mixes_source *)base)->real;
     struct tensor stored = *t;
     uint16_t *to = buf;
     float *v;
     int r;
 
     if (t->type != rounded)
-        return real->ops->read(real, name, t, at, buf, bytes);
+        return read_real(base, name, t, at, buf, bytes);
     if (at > 2 * t->elements || bytes > 2 * t->elements - at)
         return fail(-EINVAL, "%s: tensor %s: %zu bytes at %llu of %llu values", t->file, name,
                     bytes, (unsigned long long)at, (unsigned long long)t->elements);
@@ -66,7 +76,7 @@ static int mixes_read(struct source *base, const char *name, const struct tensor
     v = malloc(2 * bytes + 1);
     if (!v)
         return fail(-ENOMEM, "tensor %s: no memory for %zu bytes", name, 2 * bytes);
-    r = real->ops->read(real, name, &stored, 2 * at, v, 2 * bytes);
+    r = read_real(base, name, &stored, 2 * at, v, 2 * bytes);
     for (size_t i = 0; i < bytes / 2 && r == 0; i++)
         to[i] = bf16_from_f32(v[i]);
     free(v);

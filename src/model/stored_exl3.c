@@ -169,7 +169,7 @@ int read_ngram_shards(struct group *g, struct stored *out)
 
         if (snprintf(t.name, sizeof(t.name), "%sshard_%d.trellis", g->stem, n) >=
             (int)sizeof(t.name))
-            return fail(-ENAMETOOLONG, "tensor %s: name too long", g->stem);
+            return fail(-EINVAL, "tensor %s: name too long", g->stem);
         r = g->s->ops->find(g->s, t.name, g->rows, g->cols, &t.t);
         if (r != 0)
             break;
@@ -210,7 +210,7 @@ static int gather_slice(struct group *g, const char *module, int i)
 
     g->have = 0;
     if (snprintf(g->stem, sizeof(g->stem), "%sslice.%d.", module, i) >= (int)sizeof(g->stem))
-        return fail(-ENAMETOOLONG, "tensor %s: name too long", module);
+        return fail(-EINVAL, "tensor %s: name too long", module);
     for (size_t j = 0; j < sizeof(tails) / sizeof(tails[0]); j++) {
         int r = g->s->ops->find(g->s, group_name(g, tails[j], name, sizeof(name)), g->rows, g->cols,
                                 &g->t[tails[j]]);

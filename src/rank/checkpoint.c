@@ -296,6 +296,17 @@ int checkpoint_source(struct checkpoint *c)
     return r == 0 && c->set.round_mixes ? source_mixes_open(c->source, &c->source) : r;
 }
 
+/* What is wrong in a model is nonsense, whatever the file: a missing tensor is no missing file.
+ * Other errors are of files that are read or written. */
+int checkpoint_failure(const struct checkpoint *c, int r, enum exit_step *step)
+{
+    if (r == -ENOENT)
+        r = -EINVAL;
+    if (r < 0 && r != -EINVAL && r != -EBADMSG && !(c->source && c->source->failed))
+        *step = STEP_WRITE;
+    return r;
+}
+
 void checkpoint_close(struct checkpoint *c)
 {
     if (c->source)

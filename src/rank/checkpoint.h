@@ -47,6 +47,10 @@ int checkpoint_open(const struct checkpoint_settings *s, enum exit_step *step,
 /* checkpoint_source - the weights, and what the model derives from the tokenizer. */
 int checkpoint_source(struct checkpoint *c);
 
+/* checkpoint_failure - r, the error of a call that read c's weights and wrote files; *step says
+ * which of the two has gone wrong. */
+int checkpoint_failure(const struct checkpoint *c, int r, enum exit_step *step);
+
 void checkpoint_close(struct checkpoint *c);
 
 /* checkpoint_folder - the folder in a name; *made_up: the weights are. */

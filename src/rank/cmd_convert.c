@@ -15,8 +15,9 @@
 static const char *const beside[] = { "tokenizer.json", "tokenizer_config.json",
                                       "generation_config.json", "chat_template.jinja" };
 
-static int copy_texts(const char *from, const char *to)
+static int copy_texts(const char *from, const char *to, enum exit_step *step)
 {
+    *step = STEP_WRITE;
     for (size_t i = 0; i < sizeof(beside) / sizeof(beside[0]); i++) {
         char in[PATH_CAP], out[PATH_CAP], *text;
         size_t bytes;
@@ -28,9 +29,11 @@ static int copy_texts(const char *from, const char *to)
             return r;
         if (access(in, F_OK) != 0)
             continue;
+        *step = STEP_DATA;
         r = file_read(in, (size_t)256 << 20, &text, &bytes);
         if (r < 0)
             return r;
+        *step = STEP_WRITE;
         r = file_write(out, text, bytes, 0644);
         free(text);
         if (r < 0)
@@ -89,15 +92,9 @@ int cmd_convert(struct options *o)
     spec.n_parts = c.spec.n_parts;
     spec.config = c.plan.config;
     if (r == 0)
-        r = convert(&spec, c.source);
-    if (r == -EACCES || r == -EPERM || r == -ENOTDIR || r == -EEXIST)
-        step = STEP_WRITE;
-    else if (r == -ENOENT)
-        r = -EINVAL;
-    if (r == 0) {
-        step = STEP_WRITE;
-        r = copy_texts(c.folder, o->word[1]);
-    }
+        r = checkpoint_failure(&c, convert(&spec, c.source), &step);
+    if (r == 0)
+        r = copy_texts(c.folder, o->word[1], &step);
     if (r == 0)
         log_info("%s: the weights of %s as %s", o->word[1], o->word[0], o->to);
     else if (made)

@@ -74,15 +74,6 @@ void blueprint_close(struct blueprint *b)
 
 /* ---- making ------------------------------------------------------------------------------ */
 
-/* Writing and reading fail in one call; only the errno tells them apart. A missing tensor is no
- * missing file. */
-static int sort_out(int r, enum exit_step *step)
-{
-    if (r == -EACCES || r == -EPERM || r == -ENOTDIR || r == -EEXIST || r == -EISDIR)
-        *step = STEP_WRITE;
-    return r == -ENOENT ? -EINVAL : r;
-}
-
 int packs_write(const struct checkpoint_settings *s, const char *path, enum exit_step *step)
 {
     struct checkpoint c;
@@ -92,7 +83,7 @@ int packs_write(const struct checkpoint_settings *s, const char *path, enum exit
         return r;
     r = checkpoint_source(&c);
     if (r == 0)
-        r = sort_out(pack_write(path, &c.spec, c.source), step);
+        r = checkpoint_failure(&c, pack_write(path, &c.spec, c.source), step);
     checkpoint_close(&c);
     return r;
 }
@@ -133,11 +124,11 @@ static int from_cache(const struct config *cfg, enum layout layout, bool make, e
     if (r < 0)
         return r;
     c.spec.hollow = c.synth && layout == LAYOUT_DEVICE && c.scheme.dtype == DTYPE_EXL3;
-    r = sort_out(pack_cached(cfg->cache, &c.spec, NULL, path), step);
+    r = checkpoint_failure(&c, pack_cached(cfg->cache, &c.spec, NULL, path), step);
     if (r == 1 && make) {
         r = checkpoint_source(&c);
         if (r == 0)
-            r = sort_out(pack_cached(cfg->cache, &c.spec, c.source, path), step);
+            r = checkpoint_failure(&c, pack_cached(cfg->cache, &c.spec, c.source, path), step);
     }
     checkpoint_close(&c);
     return r;

@@ -185,11 +185,17 @@ Test(safetensors, truncation_under_a_reader_is_an_error)
     path_join(path, sizeof(path), folder, "model.safetensors");
     cr_assert(truncate(path, 4096) == 0);
     log_sink(keep_line, &line);
+    cr_expect(eq(int, s->failed, false));
     cr_expect(eq(int, s->ops->read(s, name, &t, 0, got, sizeof(got)), -EIO));
+    cr_expect(s->failed);
     cr_expect(strstr(line.text, "model.safetensors") && strstr(line.text, "w.weight") &&
                   strstr(line.text, "4096"),
               "%s", line.text);
     cr_expect(eq(int, s->ops->read(s, name, &t, 8190, got, 4), -EINVAL), "outside the tensor");
+    cr_assert(eq(int, source_mixes_open(s, &s), 0));
+    cr_expect(eq(int, s->failed, false));
+    cr_expect(eq(int, s->ops->read(s, name, &t, 0, got, sizeof(got)), -EIO));
+    cr_expect(s->failed, "in front of another source, too");
     s->ops->close(s);
     free(v);
     folder_count(folder, 1);

@@ -4,6 +4,8 @@
 
 #include <errno.h>
 
+#include "src/model/source.h"
+#include "src/rank/checkpoint.h"
 #include "src/rank/control.h"
 #include "src/rank/exit_code.h"
 
@@ -45,4 +47,36 @@ Test(exit_code, says_what_went_wrong_in_which_step)
                   cases[i].name);
     }
     cr_expect(eq(int, group_exit_code(-ECANCELED), 0)); /* drained before there was a group */
+}
+
+static const struct {
+    const char *name;
+    int r;
+    bool failed; /* a read of weights */
+    int code;
+} makings[] = {
+    { "all is well", 0, false, 0 },
+    { "nonsense in the model", -EINVAL, false, 65 },
+    { "a tensor that is missing", -ENOENT, false, 65 },
+    { "weights that cannot be read", -EIO, true, 65 },
+    { "a file that cannot be written", -EIO, false, 73 },
+    { "a folder in its place", -EISDIR, false, 73 },
+    { "a link in its place", -ELOOP, false, 73 },
+    { "a file in use", -EBUSY, false, 73 },
+    { "rights", -EACCES, false, 73 },
+    { "a full disk", -ENOSPC, false, 73 },
+    { "a limit of sizes", -EFBIG, false, 73 },
+    { "memory", -ENOMEM, false, 71 },
+};
+
+Test(exit_code, tells_what_is_read_from_what_is_written)
+{
+    for (size_t i = 0; i < sizeof(makings) / sizeof(makings[0]); i++) {
+        struct source s = { .failed = makings[i].failed };
+        struct checkpoint c = { .source = &s };
+        enum exit_step step = STEP_DATA;
+        int r = checkpoint_failure(&c, makings[i].r, &step);
+
+        cr_expect(eq(int, exit_code_of(step, r), makings[i].code), "%s", makings[i].name);
+    }
 }

@@ -12,6 +12,18 @@ expect 64 'no encoder' "$TANDEM" convert "$MODEL" "$WORK/no" --to exl3-3
 expect 64 '--to' "$TANDEM" convert "$MODEL" "$WORK/no"
 expect 65 'already' "$TANDEM" convert "$WORK/fp8" "$WORK/no" --to fp8
 expect 66 'nowhere' "$TANDEM" convert "$WORK/nowhere" "$WORK/no" --to fp8
+for name in model.safetensors model.safetensors.index.json config.json tokenizer.json; do
+    mkdir -p "$WORK/folder-$name/$name/in"
+    expect 73 "folder-$name/$name: " "$TANDEM" convert "$MODEL" "$WORK/folder-$name" --to fp8
+done
+cp -r "$MODEL" "$WORK/unread"
+mkdir "$WORK/unread/chat_template.jinja"
+expect 65 'unread/chat_template.jinja: ' "$TANDEM" convert "$WORK/unread" "$WORK/read" --to fp8
+for name in rank0.pack.part rank0.pack.done; do
+    mkdir "$WORK/link-$name"
+    ln -s nowhere "$WORK/link-$name/$name"
+    expect 73 "link-$name/$name: " "$TANDEM" pack "$MODEL" "$WORK/link-$name"
+done
 cp -r "$MODEL" "$WORK/own" && ln -s own "$WORK/alias"
 for out in own ./own/. alias; do
     expect 64 'OUT .* is the folder of MODEL' "$TANDEM" convert "$WORK/own" "$WORK/$out" --to fp8
