@@ -91,11 +91,12 @@ static int leave_group(struct rank *k, int code)
 static int serve(struct job *j, struct rank *k)
 {
     struct rounds *r;
-    int err = round_open(k, &r), code;
+    enum exit_step step;
+    int err = round_open(k, &step, &r), code;
 
     if (err < 0) {
         rank_broken(k, err, "rank %d cannot start", k->cfg.rank);
-        return exit_code_of(STEP_WRITE, err);
+        return exit_code_of(step, err);
     }
     if (k->cfg.rank == 0) {
         code = lead_all(j, r);

@@ -51,11 +51,12 @@ static void report_now(void *arg)
     log_rank(-1);
 }
 
-int round_open(struct rank *k, struct rounds **out)
+int round_open(struct rank *k, enum exit_step *step, struct rounds **out)
 {
     struct rounds *r = calloc(1, sizeof(*r));
     int err = 0;
 
+    *step = STEP_DEVICE;
     if (!r)
         return fail(-ENOMEM, "round: out of memory");
     r->k = k;
@@ -73,8 +74,12 @@ int round_open(struct rank *k, struct rounds **out)
     err = parts_open(k, r->sampler, &r->parts);
     if (err == 0)
         err = parts_warm(r->parts);
-    if (err == 0)
+    if (err < 0 && comm_check(k->comm) < 0)
+        *step = STEP_ROUND;
+    if (err == 0) {
+        *step = STEP_WRITE;
         err = open_log(r);
+    }
     if (err < 0) {
         round_close(r);
         return err;

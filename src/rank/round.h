@@ -14,6 +14,7 @@
 
 #include "src/draft/drafter.h"
 #include "src/model/row_store.h"
+#include "src/rank/exit_code.h"
 #include "src/rank/plan.h"
 #include "src/rank/rank.h"
 #include "src/rank/roundlog.h"
@@ -62,8 +63,9 @@ struct rounds {
     struct row_store_stats rows;                       /* when the last window had run */
 };
 
-/* round_open - errors   an errno, logged: memory, or the log's file */
-int round_open(struct rank *k, struct rounds **out);
+/* round_open - errors   an errno, logged: memory, the device, a peer that is gone, or the log's file;
+ *          *step says which code it has */
+int round_open(struct rank *k, enum exit_step *step, struct rounds **out);
 
 /* round_close - writes the rest of the log; NULL is fine.   errors   of the log's file */
 int round_close(struct rounds *r);

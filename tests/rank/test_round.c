@@ -8,7 +8,9 @@
 #include "src/rank/follow.h"
 #include "src/rank/order.h"
 
+#include "kernels/backend.h"
 #include "src/base/log.h"
+#include "src/transport/comm.h"
 #include "src/verify/sampler.h"
 
 #include <criterion/criterion.h>
@@ -178,6 +180,7 @@ static void *run_member(void *arg)
     struct member *m = (struct member *)arg;
     struct config cfg = *m->cfg;
     struct rounds *r = NULL;
+    enum exit_step step;
     struct rank k;
 
     cfg.rank = m->rank;
@@ -188,7 +191,7 @@ static void *run_member(void *arg)
     if (m->result == 0)
         m->result = rank_join(&k);
     if (m->result == 0)
-        m->result = round_open(&k, &r);
+        m->result = round_open(&k, &step, &r);
     if (m->result == 0)
         m->result = m->rank == 0 ? lead(r, m->fault) : follow_run(r);
     if (m->result == 0 && m->rank != 0)
@@ -229,21 +232,124 @@ static void run_case(const struct round_case *c, const struct config *cfg)
     cr_expect(m[0].reason[0] && m[1].reason[0], "%s: no reason", c->name);
 }
 
+static void open_settings(struct config *cfg)
+{
+    cr_assert(eq(int, config_init(cfg), 0));
+    cr_assert(eq(int, config_set(cfg, "model=" POCKET), 0));
+    cr_assert(eq(int, config_set(cfg, "cache=" CACHE), 0));
+    cr_assert(eq(int, config_set(cfg, "context=64"), 0));
+    cr_assert(eq(int, config_set(cfg, "prefill_chunk=16"), 0));
+}
+
 Test(round, ranks_that_differ_end_with_the_difference_named, .timeout = 120)
 {
     struct config cfg;
 
     log_sink(keep_line, NULL);
-    cr_assert(eq(int, config_init(&cfg), 0));
-    cr_assert(eq(int, config_set(&cfg, "model=" POCKET), 0));
-    cr_assert(eq(int, config_set(&cfg, "cache=" CACHE), 0));
+    open_settings(&cfg);
     cr_assert(eq(int, config_set(&cfg, "ranks=2"), 0));
-    cr_assert(eq(int, config_set(&cfg, "context=64"), 0));
-    cr_assert(eq(int, config_set(&cfg, "prefill_chunk=16"), 0));
     cr_assert(eq(int, config_set(&cfg, "slots=2"), 0));
     cr_assert(
         eq(int, config_set(&cfg, "grace_ms=86400000"), 0)); /* this process outlives its groups */
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
         run_case(&cases[i], &cfg);
     config_free(&cfg);
+}
+
+/* ---- a start that fails ---------------------------------------------------------------------- */
+
+/* A device with graphs, whose first wait, or the barrier in front of it, fails. */
+static struct {
+    struct backend_ops dev, q;
+    struct comm_ops comm;
+    int wait, barrier;
+    bool gone;
+} failing;
+
+static int failing_graph_begin(struct queue *q)
+{
+    return -ENOMEM;
+}
+
+static int failing_wait(struct queue *q)
+{
+    return failing.wait;
+}
+
+static int failing_barrier(struct comm *c)
+{
+    failing.gone = failing.barrier < 0;
+    return failing.barrier;
+}
+
+static int failing_check(struct comm *c)
+{
+    return failing.gone ? failing.barrier : 0;
+}
+
+static void make_failing(struct rank *k)
+{
+    failing.dev = *k->dev->ops;
+    failing.dev.caps |= BACKEND_GRAPHS;
+    failing.q = *k->q->ops;
+    failing.q.graph_begin = failing_graph_begin;
+    failing.q.wait = failing_wait;
+    failing.comm = *k->comm->ops;
+    failing.comm.caps |= COMM_CAPTURE;
+    failing.comm.barrier = failing_barrier;
+    failing.comm.check = failing_check;
+    k->dev->ops = &failing.dev;
+    k->q->ops = &failing.q;
+    k->comm->ops = &failing.comm;
+}
+
+static const struct {
+    const char *name;
+    int wait, barrier;
+    const char *log;
+    int code;
+} starts[] = {
+    { .name = "all is well" },
+    { .name = "a device that fails", .wait = -EIO, .code = 69 },
+    { .name = "a device without memory", .wait = -ENOMEM, .code = 71 },
+    { .name = "a peer that is gone", .barrier = -ECONNRESET, .code = 70 },
+    { .name = "a log that cannot be written", .log = "log=/dev/null/log", .code = 73 },
+};
+
+Test(round, a_start_that_fails_says_what_has)
+{
+    log_sink(keep_line, NULL);
+    for (size_t i = 0; i < sizeof(starts) / sizeof(starts[0]); i++) {
+        const struct backend_ops *dev, *q;
+        const struct comm_ops *comm;
+        struct drain drain = { 0 };
+        struct rounds *r = NULL;
+        enum exit_step step;
+        struct config cfg;
+        struct rank k;
+        int err;
+
+        lines[0] = 0;
+        open_settings(&cfg);
+        if (starts[i].log)
+            cr_assert(eq(int, config_set(&cfg, starts[i].log), 0));
+        failing.wait = starts[i].wait;
+        failing.barrier = starts[i].barrier;
+        failing.gone = false;
+        cr_assert(eq(int, rank_open(&cfg, &drain, NULL, false, &k), 0), "%s", lines);
+        cr_assert(eq(int, rank_load(&k), 0), "%s", lines);
+        cr_assert(eq(int, rank_join(&k), 0), "%s", lines);
+        dev = k.dev->ops;
+        q = k.q->ops;
+        comm = k.comm->ops;
+        make_failing(&k);
+        err = round_open(&k, &step, &r);
+        cr_expect(eq(int, exit_code_of(step, err), starts[i].code), "%s", starts[i].name);
+        round_close(r);
+        k.dev->ops = dev;
+        k.q->ops = q;
+        k.comm->ops = comm;
+        rank_close(&k);
+        config_free(&cfg);
+    }
 }
