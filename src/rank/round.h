@@ -63,7 +63,7 @@ struct rounds {
     struct row_store_stats rows;                       /* when the last window had run */
 };
 
-/* round_open - errors   an errno, logged: memory, the device, a peer that is gone, or the log's file;
+/* round_open - errors   an errno, logged: memory, the device, a peer that is gone, the log's file;
  *          *step says which code it has */
 int round_open(struct rank *k, enum exit_step *step, struct rounds **out);
 

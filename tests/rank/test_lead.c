@@ -2,7 +2,6 @@
  * time each. */
 #include "src/rank/lead.h"
 
-#include "src/base/clock.h"
 #include "src/base/log.h"
 #include "src/verify/sampler.h"
 
@@ -22,13 +21,14 @@ static struct request request_of(const int32_t *ids, int n, int max_tokens)
     return q;
 }
 
-/* Time of chunks and of rounds while the long prompt runs beside a stream that decodes. */
-static void share(struct lead *l, int64_t *chunks_ns, int64_t *rounds_ns, int *rounds)
+/* Rounds that run while the long prompt is taken beside a stream that decodes. */
+static int share(struct lead *l)
 {
     struct rounds *r = lead_round(l);
     int32_t ids[PROMPT];
     struct request decodes = request_of(ids, 1, 4000), waits = request_of(ids, PROMPT, 1);
     struct reply reply[2] = { 0 };
+    int rounds = 0;
 
     for (int i = 0; i < PROMPT; i++)
         ids[i] = 10 + i * 7 % 1000;
@@ -36,23 +36,17 @@ static void share(struct lead *l, int64_t *chunks_ns, int64_t *rounds_ns, int *r
     for (int i = 0; i < 8; i++)
         cr_assert(eq(int, lead_step(l), 0));
     cr_assert(eq(int, lead_add(l, &waits, &reply[1]), 0));
-    *chunks_ns = *rounds_ns = 0;
-    *rounds = 0;
     while (reply[1].n == 0) {
         uint32_t number = r->number;
-        int64_t begin = clock_ns();
 
         cr_assert(eq(int, lead_step(l), 0));
-        if (r->number == number)
-            *chunks_ns += clock_ns() - begin;
-        else
-            *rounds_ns += clock_ns() - begin;
-        *rounds += (int)(r->number - number);
+        rounds += (int)(r->number - number);
     }
     cr_assert(eq(int, lead_cancel(l, &reply[0]), 0));
     cr_assert(eq(int, lead_step(l), 1));
     reply_free(&reply[0]);
     reply_free(&reply[1]);
+    return rounds;
 }
 
 Test(lead, a_prompt_has_half_of_the_time_while_others_decode, .timeout = 110)
@@ -61,13 +55,12 @@ Test(lead, a_prompt_has_half_of_the_time_while_others_decode, .timeout = 110)
         "model=" POCKET,        "cache=" CACHE, "context=" CONTEXT, "slots=2",
         "prefill_chunk=" CHUNK, "draft=none",   "threads=1"
     };
+    enum exit_step step = STEP_DEVICE;
     struct drain drain = { 0 };
     struct rounds *r = NULL;
     struct config cfg;
     struct lead *l;
     struct rank k;
-    int64_t chunks, others;
-    int rounds;
 
     log_open(-1, LOG_ERR);
     cr_assert(eq(int, config_init(&cfg), 0));
@@ -76,15 +69,12 @@ Test(lead, a_prompt_has_half_of_the_time_while_others_decode, .timeout = 110)
     cr_assert(eq(int, rank_open(&cfg, &drain, NULL, false, &k), 0));
     cr_assert(eq(int, rank_load(&k), 0));
     cr_assert(eq(int, rank_join(&k), 0));
-    cr_assert(eq(int, round_open(&k, &r), 0));
+    cr_assert(eq(int, round_open(&k, &step, &r), 0));
     cr_assert(eq(int, lead_open(r, &l), 0));
-    share(l, &chunks, &others, &rounds);
-    /* The last chunk is not paid back, and a step may have stood still on a busy machine. */
-    cr_expect(gt(dbl, (double)others, 0.3 * (double)chunks), "%d rounds", rounds);
-    cr_expect(lt(dbl, (double)others, 2 * (double)chunks), "%d rounds", rounds);
+    /* Turns would be a round a chunk. A step may stand still on a busy machine, not each. */
+    cr_expect(gt(int, share(l), 2 * CHUNKS));
     lead_turns(l);
-    share(l, &chunks, &others, &rounds);
-    cr_expect(eq(int, rounds, CHUNKS));
+    cr_expect(eq(int, share(l), CHUNKS));
     lead_close(l);
     round_close(r);
     rank_close(&k);
