@@ -154,18 +154,20 @@ struct expert_shape {
     int crowd; /* rows that choose the same experts; 0: nobody chooses any */
     int step;  /* shares of the width differ by so much from expert to expert */
     enum codec in;
-    int type_down; /* of the routed experts' down, 0: as the others */
+    int type_down;        /* of the routed experts' down, 0: as the others */
+    int type_shared_down; /* and of the shared one's */
 };
 
 static uint32_t kinds(const struct expert_shape *s, int *mixed)
 {
-    struct mat routed, shared, down;
+    struct mat routed, shared, down, shared_down;
 
     qmats_type(s->type, &routed);
     qmats_type(s->type_shared, &shared);
     qmats_type(s->type_down ? s->type_down : s->type, &down);
-    *mixed = mats_mixed(&routed, &routed, &down);
-    return mat_kind(&routed) | mat_kind(&shared) | mat_kind(&down);
+    qmats_type(s->type_shared_down ? s->type_shared_down : s->type_shared, &shared_down);
+    *mixed = mats_mixed(&routed, &routed, &down) || mats_mixed(&shared, &shared, &shared_down);
+    return mat_kind(&routed) | mat_kind(&shared) | mat_kind(&down) | mat_kind(&shared_down);
 }
 
 static void run_moe(const struct trial *t, const struct op_table *op, struct queue *q,
@@ -211,13 +213,12 @@ static void fill_mats(struct trial *t, const struct expert_shape *s)
 
     for (int i = 0; i < total; i++) {
         int shared = i >= 3 * n, down = shared ? i == 3 * n + 2 : i >= 2 * n;
+        int type = shared ? s->type_shared : s->type;
+        int type_down = shared ? s->type_shared_down : s->type_down;
         int inter = shared ? (s->shared ? s->shared : s->inter)
                            : s->inter - (i % n % 2 && s->inter > s->step ? s->step : 0);
 
-        qmats_type(shared                 ? s->type_shared
-                   : down && s->type_down ? s->type_down
-                                          : s->type,
-                   &made[i]);
+        qmats_type(down && type_down ? type_down : type, &made[i]);
         made[i].rows = down ? s->dim : inter;
         made[i].cols = down ? inter : s->dim;
         blobs[i] = qmats_fill(t->lab, &made[i], &len[i]);
@@ -334,6 +335,13 @@ static void moe(struct lab *l)
         { 4, 2, 256, 128, 256, MUL1_8, MUL1_4, ROUND_BF16, 16, 4, 128 },
         { 4, 2, 256, 256, 128, MUL1_3, MUL1_5, ROUND_NONE, 16, 2, 128, CODEC_F32, MUL1_4 },
         { 4, 2, 256, 256, 128, MXFP4, MUL1_5, ROUND_NONE, 16, 2, 128, CODEC_F32, MUL1_3 },
+        { 4, 2, 256, 256, 128, MUL1_3, MUL1_5, ROUND_NONE, 16, 2, 128, CODEC_F32, 0, MUL1_6 },
+        { 4, 2, 128, 128, 256, MUL1_3, MUL1_5, ROUND_BF16, 16, 2, 128, CODEC_F32, MUL1_4, MUL1_3 },
+        { 4, 2, 128, 128, 128, MUL1_3, MUL1_5, ROUND_NONE, 70, 2, 128, CODEC_F32, 0, MUL1_6 },
+        /* hidden values of more than 32 strips */
+        { 1, 1, 128, 4224, 128, MUL1_1, MUL1_1, ROUND_NONE, 1, 1, 128 },
+        { 2, 1, 128, 128, 4224, MUL1_1, MUL1_1, ROUND_NONE, 1, 1, 128, CODEC_F32, 0, MUL1_15 },
+        { 1, 1, 64, 2176, 64, MXFP4, FP8_32, ROUND_NONE, 3, 1, 32 },
         { 7, 3, 129, 37, 50, BF16, BF16, ROUND_NONE, 19, 2, 1 },
         { 6, 3, 160, 96, 64, BF16, BF16, ROUND_NONE, 530, 4, 1 },
         { 6, 3, 160, 96, 64, BF16, FP8_32, ROUND_NONE, 16, 2, 32 },
