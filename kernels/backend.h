@@ -79,8 +79,13 @@ struct backend_ops {
     void (*close)(struct device *d);
 };
 
+#define DEVICE_NAME_BYTES 256
+
 struct device {
     const struct backend_ops *ops;
+    /* what it calls itself, or the instructions that a host backend uses: another name is another
+     * speed */
+    char name[DEVICE_NAME_BYTES];
     struct pool *pool; /* workers of a host backend, NULL elsewhere */
     /* made on the device so far, graphs included; a round makes none (on backends with graphs) */
     uint64_t allocations;

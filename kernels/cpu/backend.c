@@ -16,7 +16,7 @@ static void cpu_moe(struct queue *q, const struct moe_args *a)
 
 static int cpu_open(int ordinal, int threads, struct device **out)
 {
-    return host_open(&backend_cpu, threads, out);
+    return host_open(&backend_cpu, cpu_best()->name, threads, out);
 }
 
 /* The last initialiser of an entry is the one that stays. */

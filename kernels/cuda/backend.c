@@ -86,8 +86,11 @@ static int cuda_probe(int ordinal, char *why, size_t cap)
 
 static int prepare(struct cuda_device *d)
 {
+    struct cudaDeviceProp about;
     cudaError_t e = cudaSetDevice(d->ordinal);
 
+    if (e == cudaSuccess)
+        e = cudaGetDeviceProperties(&about, d->ordinal);
     if (e == cudaSuccess)
         e = cudaDeviceGetAttribute(&d->shared_max, cudaDevAttrMaxSharedMemoryPerBlockOptin,
                                    d->ordinal);
@@ -114,6 +117,7 @@ static int prepare(struct cuda_device *d)
     if (e != cudaSuccess)
         return fail(cuda_errno(e), "cuda: device %d: kernels: %s", d->ordinal,
                     cudaGetErrorString(e));
+    snprintf(d->base.name, sizeof(d->base.name), "%s", about.name);
     d->wide = cuda_site_wide();
     return 0;
 }

@@ -4,7 +4,7 @@
 
 static int ref_open(int ordinal, int threads, struct device **out)
 {
-    return host_open(&backend_ref, threads, out);
+    return host_open(&backend_ref, "plain", threads, out);
 }
 
 const struct op_table ref_ops = {

@@ -1,5 +1,6 @@
 /* host.c owns device, queue and memory of the host backends, and how they share out work. */
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,7 +16,7 @@ int host_probe(int ordinal, char *why, size_t cap)
     return 0;
 }
 
-int host_open(const struct backend_ops *ops, int threads, struct device **out)
+int host_open(const struct backend_ops *ops, const char *name, int threads, struct device **out)
 {
     struct device *d = calloc(1, sizeof(*d));
     int r;
@@ -28,6 +29,7 @@ int host_open(const struct backend_ops *ops, int threads, struct device **out)
         return r;
     }
     d->ops = ops;
+    snprintf(d->name, sizeof(d->name), "%s", name);
     d->workers = threads;
     *out = d;
     return 0;

@@ -5,8 +5,9 @@
 
 #include "kernels/backend.h"
 
-/* host_open - a device of `ops` with a pool of threads; errors as backend_ops.open. */
-int host_open(const struct backend_ops *ops, int threads, struct device **out);
+/* host_open - a device of `ops`, called `name`, with a pool of threads; errors as backend_ops.open.
+ */
+int host_open(const struct backend_ops *ops, const char *name, int threads, struct device **out);
 
 /* The other entries of backend_ops, the same for every host backend. */
 int host_probe(int ordinal, char *why, size_t cap);

@@ -69,6 +69,7 @@ static void put_about(struct json_writer *w, const struct rank *k)
     json_put_str(w, "family", k->model->ops->name);
     json_put_str(w, "drafter", k->drafter->ops->name);
     json_put_str(w, "backend", k->dev->ops->name);
+    json_put_str(w, "device", k->dev->name);
     json_put_int(w, "ranks", k->cfg.ranks);
     json_put_str(w, "link", k->group ? k->cfg.link : "none");
     json_put_int(w, "threads", config_threads(&k->cfg));

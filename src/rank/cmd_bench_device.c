@@ -747,6 +747,7 @@ static int lead_bench(struct job *j, struct lead *l)
     json_begin_object(&b->json, NULL);
     json_put_str(&b->json, "model", b->k->cfg.model);
     json_put_str(&b->json, "backend", b->k->dev->ops->name);
+    json_put_str(&b->json, "device", b->k->dev->name);
     json_put_int(&b->json, "ranks", b->k->cfg.ranks);
     err = measure(b);
     if (err == 0)

@@ -39,6 +39,7 @@ static void memory(void)
     const void *w;
     void *no = p;
 
+    CHECK(d->name[0] && strcmp(d->name, b->name) != 0);
     b->get(q, back, p, sizeof(back));
     CHECK(b->wait(q) == 0);
     for (size_t i = 0; i < sizeof(back); i++)

@@ -107,3 +107,14 @@ Test(cpu, the_best_set_works_here)
     cr_expect(cpu_set_at(-1) == NULL);
     cr_expect(cpu_set_at(0)->works());
 }
+
+Test(cpu, a_device_is_called_by_its_set)
+{
+    const struct backend_ops *backend;
+    struct device *d;
+
+    cr_assert(eq(int, backend_find("cpu", &backend), 0));
+    cr_assert(eq(int, backend->open(0, 1, &d), 0));
+    cr_expect(eq(str, d->name, (char *)cpu_best()->name));
+    backend->close(d);
+}

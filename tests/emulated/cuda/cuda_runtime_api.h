@@ -78,6 +78,7 @@ typedef struct cudaFuncAttributes {
     int maxThreadsPerBlock;
 } cudaFuncAttributes;
 typedef struct cudaDeviceProp {
+    char name[256];
     struct {
         char bytes[16];
     } uuid;
