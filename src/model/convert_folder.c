@@ -159,6 +159,7 @@ int folder_begin(struct folder *f, const char *path, uint64_t shard_bytes)
     r = file_room(path, total);
     for (int i = 0; i < f->n_shards && r == 0; i++)
         r = begin_shard(f, i);
+    meter_begin(&f->meter, path, METER_BYTES, total);
     return r;
 }
 
@@ -167,6 +168,7 @@ int folder_write(struct folder *f, size_t index, uint64_t at, const void *data, 
     const struct folder_tensor *t = &f->tensor[index];
     struct folder_shard *s = &f->shard[t->shard];
 
+    meter_add(&f->meter, bytes);
     return full_pwrite(s->file.fd, data, bytes, (off_t)(s->data + t->at + at), s->file.path);
 }
 
@@ -226,6 +228,7 @@ int folder_end(struct folder *f)
 {
     int r = 0;
 
+    meter_end(&f->meter);
     for (int i = 0; i < f->n_shards && r == 0; i++) {
         r = new_file_commit(&f->shard[i].file);
         f->shard[i].file.fd = -1;
@@ -237,6 +240,7 @@ int folder_end(struct folder *f)
 
 void folder_close(struct folder *f)
 {
+    meter_end(&f->meter);
     for (int i = 0; i < f->n_shards; i++)
         if (f->shard[i].file.fd >= 0)
             new_file_drop(&f->shard[i].file);

@@ -7,6 +7,7 @@
 #define TANDEM_MODEL_CONVERT_FOLDER_H
 
 #include "src/base/file.h"
+#include "src/base/meter.h"
 
 #include <stddef.h>
 #include <stdint.h>
@@ -33,6 +34,7 @@ struct folder {
     size_t n, cap;
     struct folder_shard *shard;
     int n_shards;
+    struct meter meter; /* from begin to end */
 };
 
 /* folder_add - one more tensor; *index is its number.   errors   -ENOMEM */

@@ -10,6 +10,7 @@
 #include <sys/mman.h>
 
 #include "src/base/log.h"
+#include "src/base/meter.h"
 #include "src/model/pack_file.h"
 
 static const char *const kind_names[] = {
@@ -298,7 +299,8 @@ void pack_rows_size(const struct pack *p, uint64_t *rows, size_t *longest)
     }
 }
 
-static int verify_weight(struct pack *p, const struct pack_weight *w, struct xxh3 *hash, void *buf)
+static int verify_weight(struct pack *p, const struct pack_weight *w, struct xxh3 *hash, void *buf,
+                         struct meter *meter)
 {
     uint8_t digest[XXH3_BYTES];
     char label[PATH_CAP + WEIGHT_NAME_MAX + 8];
@@ -313,6 +315,7 @@ static int verify_weight(struct pack *p, const struct pack_weight *w, struct xxh
             return r;
         posix_fadvise(p->fd, offset, (off_t)n, POSIX_FADV_DONTNEED);
         xxh3_add(hash, buf, n);
+        meter_add(meter, n);
         at += n;
     }
     xxh3_end(hash, digest);
@@ -325,6 +328,8 @@ static int verify_weight(struct pack *p, const struct pack_weight *w, struct xxh
 int pack_verify(struct pack *p)
 {
     uint8_t digest[SHA256_BYTES];
+    struct meter meter;
+    uint64_t total = 0;
     struct xxh3 *hash;
     void *buf;
     int r = xxh3_open(&hash);
@@ -336,8 +341,12 @@ int pack_verify(struct pack *p)
         r = fail(-ENOMEM, "%s: no memory", p->path);
         goto close_hash;
     }
+    for (size_t i = 0; i < p->toc.n; i++)
+        total += p->toc.weight[i].bytes - pack_stored_at(&p->toc.weight[i]);
+    meter_begin(&meter, p->path, METER_BYTES, total);
     for (size_t i = 0; r == 0 && i < p->toc.n; i++)
-        r = verify_weight(p, &p->toc.weight[i], hash, buf);
+        r = verify_weight(p, &p->toc.weight[i], hash, buf, &meter);
+    meter_end(&meter);
     if (r == 0)
         r = pack_toc_digest(&p->toc, digest);
     if (r == 0 && memcmp(digest, p->toc.set_digest, sizeof(digest)) != 0)

@@ -7,20 +7,19 @@
  */
 #include "src/model/pack_line.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-#include "src/base/clock.h"
 #include "src/base/log.h"
+#include "src/base/meter.h"
 #include "src/base/pool.h"
 #include "src/model/source.h"
 
 #define WORKERS 3
 #define HELD_BYTES ((size_t)16 << 20) /* of a worker that is not due */
-#define SHOW_NS (NS_PER_S / 5)
 
 struct pack_line {
     const char *path;
@@ -39,25 +38,8 @@ struct pack_line {
     size_t failed;
     char why[1024];
 
-    /* of the worker that is due */
-    uint64_t done, total;
-    int64_t start_ns, shown_ns;
-    bool terminal;
+    struct meter meter; /* of the worker that is due */
 };
-
-static void show(struct pack_line *l)
-{
-    int64_t now = clock_ns();
-    double seconds = (double)(now - l->start_ns) / NS_PER_S, rate, left;
-
-    if (!l->terminal || now - l->shown_ns < SHOW_NS || seconds <= 0)
-        return;
-    l->shown_ns = now;
-    rate = (double)l->done / seconds;
-    left = rate > 0 ? (double)(l->total - l->done) / rate : 0;
-    fprintf(stderr, "\r%s: %.2f of %.2f GiB, %.0f MB/s, %.0f s left \033[K", l->path,
-            (double)l->done / (1 << 30), (double)l->total / (1 << 30), rate / 1e6, left);
-}
 
 /* ---- turns ----------------------------------------------------------------------------------- */
 
@@ -92,9 +74,8 @@ static int put_held(struct pack_out *o)
 {
     int r = o->n_held > 0 ? pack_sink_put(o->line->sink, o->held_at, o->held, o->n_held) : 0;
 
-    o->line->done += o->n_held;
+    meter_add(&o->line->meter, o->n_held);
     o->n_held = 0;
-    show(o->line);
     return r;
 }
 
@@ -119,7 +100,8 @@ int pack_put(struct pack_out *o, const void *data, size_t bytes)
         r = put_held(o);
     if (r == 0)
         r = pack_sink_put(l->sink, at, data, bytes);
-    l->done += r == 0 ? bytes : 0;
+    if (r == 0)
+        meter_add(&l->meter, bytes);
     return r;
 }
 
@@ -241,9 +223,6 @@ int pack_line_run(const char *path, struct source *src, struct pack_toc *t, stru
                            .sink = sink,
                            .next = p->noted,
                            .due = p->noted,
-                           .total = total,
-                           .start_ns = clock_ns(),
-                           .terminal = isatty(STDERR_FILENO),
                            .taking = PTHREAD_MUTEX_INITIALIZER,
                            .lock = PTHREAD_MUTEX_INITIALIZER,
                            .change = PTHREAD_COND_INITIALIZER };
@@ -253,10 +232,10 @@ int pack_line_run(const char *path, struct source *src, struct pack_toc *t, stru
     if (r < 0)
         return r;
     for (size_t i = 0; i < p->noted; i++)
-        l.total -= t->weight[i].bytes;
+        total -= t->weight[i].bytes;
+    meter_begin(&l.meter, path, METER_BYTES, total);
     pool_run(pool, WORKERS, work_task, &l);
     pool_close(pool);
-    if (l.shown_ns > 0)
-        fprintf(stderr, "\r\033[K");
+    meter_end(&l.meter);
     return l.err < 0 ? fail(l.err, "%s", l.why) : 0;
 }

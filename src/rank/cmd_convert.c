@@ -2,6 +2,7 @@
 #include "src/base/file.h"
 #include "src/base/log.h"
 #include "src/model/convert.h"
+#include "src/model/source_index.h"
 #include "src/rank/checkpoint.h"
 #include "src/rank/commands.h"
 #include "src/rank/exit_code.h"
@@ -9,6 +10,7 @@
 #include <errno.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 /* What belongs to a model beside its weights, where it is there. */
@@ -40,6 +42,25 @@ static int copy_texts(const char *from, const char *to, enum exit_step *step)
             return r;
     }
     return 0;
+}
+
+/* A checkpoint, or what is left of one, whose files new ones of the same names would replace. */
+static bool has_checkpoint(const char *folder)
+{
+    static const char *const files[] = { "config.json", SOURCE_INDEX_FILE, "model.safetensors" };
+
+    for (size_t i = 0; i < sizeof(files) / sizeof(files[0]); i++) {
+        char path[PATH_CAP];
+        struct stat s;
+
+        if (path_join(path, sizeof(path), folder, files[i]) == 0 && stat(path, &s) == 0 &&
+            S_ISREG(s.st_mode)) {
+            fail(-EEXIST, "convert: OUT has a checkpoint already, %s; remove it or name another",
+                 path);
+            return true;
+        }
+    }
+    return false;
 }
 
 /* The first signal ends it with nothing left behind, the second at once. */
@@ -85,6 +106,10 @@ int cmd_convert(struct options *o)
         fail(-EINVAL, "convert: OUT %s is the folder of MODEL, which would be lost", o->word[1]);
         checkpoint_close(&c);
         return CODE_USAGE;
+    }
+    if (has_checkpoint(o->word[1])) {
+        checkpoint_close(&c);
+        return CODE_WRITE;
     }
     catch_signals();
     r = checkpoint_source(&c);

@@ -165,6 +165,12 @@ static int lead_job(struct job *j, struct lead *l)
     return err < 0 ? job_code(l, err) : CODE_DONE;
 }
 
+static bool runs(const struct gate *g, const struct gate_job *kind, const struct about *a)
+{
+    return due(g, kind) && !(kind->own && !a->own) && !(kind->host && !a->host) &&
+           !(kind->graphs && !(a->caps & BACKEND_GRAPHS));
+}
+
 static int run_job(struct gate *g, const struct config *world, const struct gate_job *kind,
                    const struct about *a)
 {
@@ -172,8 +178,7 @@ static int run_job(struct gate *g, const struct config *world, const struct gate
     char own[64];
     int r = 0;
 
-    if (!due(g, kind) || (kind->own && !a->own) || (kind->host && !a->host) ||
-        (kind->graphs && !(a->caps & BACKEND_GRAPHS)))
+    if (!runs(g, kind, a))
         return 0;
     if (kind->own) {
         snprintf(own, sizeof(own), "draft=%s", a->draft);
@@ -184,7 +189,9 @@ static int run_job(struct gate *g, const struct config *world, const struct gate
     if (r < 0)
         return exit_code_of(STEP_CONFIG, r);
     g->kind = kind;
-    return job_run(&g->job, &cfg);
+    r = job_run(&g->job, &cfg);
+    meter_add(&g->meter, 1);
+    return r;
 }
 
 /* ---- worlds --------------------------------------------------------------------------------- */
@@ -247,7 +254,12 @@ static int run_worlds(struct gate *g, const struct config *base, const struct ab
     struct world w[WORLDS_MAX];
     bool threads = strcmp(base->link, "loop") == 0;
     int n = list_worlds(base, g->o->as_set, w), code = 0;
+    uint64_t total = 0;
 
+    for (g->world = 0; g->world < n; g->world++)
+        for (int i = 0; i < JOBS; i++)
+            total += runs(g, &jobs[i], a);
+    meter_begin(&g->meter, "gate", METER_ITEMS, total);
     for (g->world = 0; g->world < n && code == 0 && !g->left; g->world++) {
         struct config cfg = *base;
 
@@ -257,6 +269,7 @@ static int run_worlds(struct gate *g, const struct config *base, const struct ab
         cfg.ranks = w[g->world].ranks;
         code = run_world(g, &cfg, a);
     }
+    meter_end(&g->meter);
     return code;
 }
 

@@ -34,7 +34,9 @@ static const struct command commands[] = {
         "List the weights of a pack, and what a window of one row reads of them.", OPT_GBPS, 1 },
       cmd_inspect },
     { { "convert", "MODEL OUT",
-        "Write a checkpoint folder OUT with the weights of MODEL in another format.", OPT_TO, 2 },
+        "Write a checkpoint folder OUT, where none is yet, with the weights of MODEL in another "
+        "format.",
+        OPT_TO, 2 },
       cmd_convert },
     { { "report", "LOG...",
         "Read round logs, rank<r>.jsonl or folders of them: tables here, and a page with plots.",

@@ -12,6 +12,7 @@
 #ifndef TANDEM_RANK_GATE_H
 #define TANDEM_RANK_GATE_H
 
+#include "src/base/meter.h"
 #include "src/rank/job.h"
 
 #include <stdbool.h>
@@ -134,7 +135,8 @@ struct gate {
     struct gate_mode mode[GATE_MODES];
     struct gate_sum sum[GATES];
     bool left;
-    int64_t agreed; /* rounds that several ranks have compared, in all gates */
+    struct meter meter; /* in jobs */
+    int64_t agreed;           /* rounds that several ranks have compared, in all gates */
 
     /* of the world */
     int world;

@@ -8,6 +8,11 @@ CACHE=(--set "cache=$3/cache")
 # ---- convert ---------------------------------------------------------------------------------------------
 
 expect 0 'as fp8-mxfp4' "$TANDEM" convert "$MODEL" "$WORK/fp8" --to fp8-mxfp4
+for name in config.json model.safetensors model.safetensors.index.json; do
+    mkdir "$WORK/has-$name" && echo mine >"$WORK/has-$name/$name"
+    expect 73 "OUT has a checkpoint already, .*/has-$name/$name;" "$TANDEM" convert "$MODEL" "$WORK/has-$name" --to fp8
+    same "$name of another checkpoint stays, alone" "mine $name" "$(cat "$WORK/has-$name/$name") $(ls "$WORK/has-$name")"
+done
 expect 64 'no encoder' "$TANDEM" convert "$MODEL" "$WORK/no" --to exl3-3
 expect 64 '--to' "$TANDEM" convert "$MODEL" "$WORK/no"
 expect 65 'already' "$TANDEM" convert "$WORK/fp8" "$WORK/no" --to fp8
