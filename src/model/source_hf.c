@@ -19,6 +19,7 @@
 #include "src/base/file.h"
 #include "src/base/json.h"
 #include "src/base/log.h"
+#include "src/model/names.h"
 #include "src/model/safetensors.h"
 #include "src/model/source_index.h"
 
@@ -342,24 +343,59 @@ static int check_twice(const struct source_hf *h)
     return 0;
 }
 
-/* Whether one of the first n entries, which are in order, is a part of the same module: "a.b.scale"
- * of "a.b.weight". */
-static bool has_module(const struct source_hf *h, size_t n, const char *name)
+/* How much of a name is its module's: "a.b." of "a.b.weight" and of "a.b.slice.0.trellis", all of
+ * one without a dot. */
+static size_t module_of(const char *name)
 {
     const char *dot = strrchr(name, '.');
-    size_t stem = dot ? (size_t)(dot + 1 - name) : strlen(name), lo = 0, hi = n;
+    size_t n = dot ? (size_t)(dot - name) : strlen(name), at = n;
+
+    if (!dot)
+        return n;
+    while (at > 0 && name[at - 1] >= '0' && name[at - 1] <= '9')
+        at--;
+    if (at < n && at >= 7 &&
+        (strncmp(name + at - 7, ".slice.", 7) == 0 || strncmp(name + at - 7, ".shard_", 7) == 0))
+        return at - 6;
+    return n + 1;
+}
+
+/* Whether one of the first n entries, which are in order, is a part of the same module. */
+static bool has_module(const struct source_hf *h, size_t n, const char *name)
+{
+    size_t module = module_of(name), lo = 0, hi = n;
 
     while (lo < hi) {
         size_t mid = lo + (hi - lo) / 2;
 
-        if (strncmp(h->entry[mid].t->name, name, stem) < 0)
+        if (strncmp(h->entry[mid].t->name, name, module) < 0)
             lo = mid + 1;
         else
             hi = mid;
     }
-    for (; lo < n && strncmp(h->entry[lo].t->name, name, stem) == 0; lo++)
-        if (!strchr(h->entry[lo].t->name + stem, '.'))
+    for (; lo < n && strncmp(h->entry[lo].t->name, name, module) == 0; lo++)
+        if (module_of(h->entry[lo].t->name) == module)
             return true;
+    return false;
+}
+
+/* The same under any name that the module may have; a release has the released one. */
+static bool has_like(const struct source_hf *h, size_t n, const char *name)
+{
+    const char *released = strncmp(name, "model.", 6) == 0 ? name + 6 : name;
+    struct name_place places[PLACES_MAX];
+    char weight[TENSOR_NAME_MAX];
+    const char *const of[] = { released, weight };
+
+    if (has_module(h, n, name))
+        return true;
+    if (snprintf(weight, sizeof(weight), "%.*sweight", (int)module_of(released), released) >=
+        (int)sizeof(weight))
+        return false;
+    for (int i = 0; i < 2; i++)
+        for (int j = name_places(of[i], places); j-- > 0;)
+            if (!places[j].by_shape && has_module(h, n, places[j].name))
+                return true;
     return false;
 }
 
@@ -372,7 +408,7 @@ static void enter_beside(struct source_hf *h, size_t own, int shard)
     size_t left = 0;
 
     for (size_t i = 0; i < f->n; i++)
-        if (!has_module(h, own, f->tensor[i].name))
+        if (!has_like(h, own, f->tensor[i].name))
             h->entry[h->n++] = (struct hf_entry){ .t = &f->tensor[i], .shard = shard };
         else if (left++ == 0)
             first = f->tensor[i].name;

@@ -513,6 +513,64 @@ Test(stored, files_beside_the_index_add_what_the_folder_lacks)
     folder_count(beside, 1);
 }
 
+/* Of a module that is in the folder nothing is added, whatever its format and the generation of its
+ * name; of another one everything. */
+Test(stored, what_the_folder_has_under_another_name_stays_beside)
+{
+    static const struct {
+        const char *folder, *beside;
+        bool added;
+    } cases[] = {
+        { "a.slice.0.trellis:I16[8,16,64] " EXL3("a.slice.0"), "a.weight:BF16[256,128]", false },
+        { "a.weight:BF16[256,128]", "a.slice.0.trellis:I16[8,16,64] " EXL3("a.slice.0"), false },
+        { "a.weight:BF16[256,128]", "a.shard_12.trellis:I16[7,41]", false },
+        { "layers.3.attn.wkv.weight:BF16[8,4]", "model.layers.3.attn.wkv.weight:BF16[8,4]", false },
+        { "model.layers.3.attn.wkv.weight:BF16[8,4]",
+          "layers.3.attn.wkv.weight:F8_E4M3[8,4] layers.3.attn.wkv.scale:F8_E8M0[1,1]", false },
+        { "model.layers.3.mlp.experts.down_proj:BF16[2,8,4]",
+          "layers.3.ffn.experts.1.w2.weight:I8[8,2] layers.3.ffn.experts.1.w2.scale:F8_E8M0[8,1]",
+          false },
+        { "model.layers.3.attn_hc.fn:F32[8,4]", "layers.3.hc_attn_fn:F32[8,4]", false },
+        { "model.embed_tokens.weight:BF16[8,4]", "embed.weight:BF16[8,4]", false },
+        { "lm_head.weight:BF16[8,4]", "head.weight:BF16[8,4]", false },
+        { "a.b.weight:BF16[8,4]", "a.weight:BF16[8,4]", true },
+        { "a.weight:BF16[8,4]", "a.b.weight:BF16[8,4]", true },
+        { "a.weight:BF16[8,4]", "a.slice.weight:BF16[8,4]", true },
+        { "a.weight:BF16[8,4]", "a.slices.0.weight:BF16[8,4]", true },
+        { "a.weight:BF16[8,4]", "a.0.weight:BF16[8,4]", true },
+        { "ab:BF16[8,4]", "a:BF16[8,4]", true },
+        { "a:BF16[8,4]", "ab:BF16[8,4]", true },
+        { "layers.3.attn.wkv.weight:BF16[8,4]", "layers.4.attn.wkv.weight:BF16[8,4]", true },
+        { "model.engram_tables.0.weight:BF16[7,32]", "layers.1.engram.embed.weight:BF16[9,32]",
+          true },
+    };
+    char folder[PATH_CAP], beside[PATH_CAP], extra[PATH_CAP], name[256];
+    const char *list[] = { extra };
+    struct last_line line = { 0 };
+
+    log_sink(keep_line, &line);
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct source *s;
+        struct tensor t;
+
+        temp_folder(folder);
+        temp_folder(beside);
+        path_join(extra, sizeof(extra), beside, "extra.safetensors");
+        write_one(folder, "model.safetensors", cases[i].folder);
+        write_one(beside, "extra.safetensors", cases[i].beside);
+        cr_assert(eq(int, source_hf_open_with(folder, list, 1, &s), 0));
+        snprintf(name, sizeof(name), "%.*s", (int)strcspn(cases[i].beside, ":"), cases[i].beside);
+        cr_expect(eq(int, s->ops->find(s, name, 0, 0, &t) == 0 && strcmp(t.file, extra) == 0,
+                     cases[i].added),
+                  "%s beside %s", cases[i].beside, cases[i].folder);
+        s->ops->close(s);
+        folder_count(folder, 1);
+        folder_count(beside, 1);
+    }
+    cr_expect(eq(int, line.n, 0), "%s", line.text);
+    log_sink(NULL, NULL);
+}
+
 Test(stored, links_stay_in_the_folder_or_in_its_download_cache)
 {
     char root[PATH_CAP], folder[PATH_CAP], path[PATH_CAP], to[PATH_CAP];
