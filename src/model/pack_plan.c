@@ -186,22 +186,32 @@ static int find_made(struct source *src, const struct stored *stored, struct pac
     return 0;
 }
 
-/* A bias that is no part of a matrix's format must be a weight of the walk: nothing else adds
- * it. */
+static bool walks(const struct pack_toc *t, const char *module, size_t bytes, const char *tail)
+{
+    for (size_t i = 0; i < t->n; i++)
+        if (strncmp(t->weight[i].d.name, module, bytes) == 0 &&
+            strcmp(t->weight[i].d.name + bytes, tail) == 0)
+            return true;
+    return false;
+}
+
+/* A bias beside a weight is a weight of the walk, or nothing adds it; one in a matrix's format is
+ * none, or it is added twice. */
 static int check_bias(const struct pack_toc *t, const struct pack_weight *w,
                       const struct stored *stored)
 {
-    const struct stored_tensor *bias = &stored->beside;
-    size_t module = strlen(w->d.name) - strlen("weight");
+    const struct stored_tensor *extra = NULL;
+    bool has = stored->beside.name[0], walked = false;
 
-    if (w->d.kind != WEIGHT_MAT || !bias->name[0])
-        return 0;
-    for (size_t i = 0; i < t->n; i++)
-        if (strncmp(t->weight[i].d.name, w->d.name, module) == 0 &&
-            strcmp(t->weight[i].d.name + module, "bias") == 0)
-            return 0;
-    return fail(-EINVAL, "%s: tensor %s: a bias that this model does not add", bias->t.file,
-                bias->name);
+    if (has || stored->q.has_bias)
+        walked = walks(t, w->d.name, strlen(w->d.name) - strlen("weight"), "bias");
+    if (has && !walked)
+        extra = &stored->beside;
+    else if (stored->q.has_bias && walked)
+        extra = &stored->slice[0].bias;
+    return !extra ? 0
+                  : fail(-EINVAL, "%s: tensor %s: a bias that this model does not add",
+                         extra->t.file, extra->name);
 }
 
 /* Type and quant of every weight, as the checkpoint has it; the width unit that they ask for. */

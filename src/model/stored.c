@@ -374,6 +374,7 @@ static int allowed(const struct group *g, const struct stored *w)
 /* 1 if the place holds nothing. */
 static int read_place(struct group *g, struct stored *out)
 {
+    const struct group whole = *g; /* readers may go on to groups inside it */
     unsigned parts = parts_of(g);
     int r;
 
@@ -387,8 +388,9 @@ static int read_place(struct group *g, struct stored *out)
             .rows = g->rows, .cols = g->cols, .n = g->rows, .k = g->cols, .slices = 1
         };
         r = formats[i].read(g, out);
-        if (r == 0 && g->have & BIT(TAIL_BIAS) && !out->q.has_bias)
-            group_take(g, TAIL_BIAS, &out->beside);
+        if (r == 0 && whole.have & BIT(TAIL_BIAS) &&
+            !(out->q.has_bias && parts & BIT(TAIL_TRELLIS)))
+            group_take(&whole, TAIL_BIAS, &out->beside);
         return r < 0 ? r : allowed(g, out);
     }
     return refuse_set(g);

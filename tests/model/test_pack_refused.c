@@ -92,6 +92,74 @@ Test(pack_refused, what_is_no_number_is_refused_and_nothing_is_left)
     log_sink(NULL, NULL);
 }
 
+/* ---- biases --------------------------------------------------------------------------------- */
+
+struct bias_case {
+    const char *tensors;
+    int rows, cols; /* 1: a vector */
+    bool walked;    /* the model has a.bias as a weight */
+    const char *refused;
+};
+
+#define EXL3_SLICE(bias)                                                                           \
+    "a.slice.0.trellis:I16[8,16,16] a.slice.0.suh:F16[128] a.slice.0.svh:F16[256] " bias
+
+static const struct bias_case biases[] = {
+    { "a.weight:BF16[8,4] a.bias:BF16[8]", 8, 4, false, "a.bias" },
+    { "a.weight:BF16[8,4] a.bias:BF16[8]", 8, 4, true, NULL },
+    { "a.weight:F8_E4M3[32,32] a.scale:F8_E8M0[1,1] a.bias:F32[32]", 32, 32, false, "a.bias" },
+    { "a.weight:BF16[8] a.bias:BF16[8]", 8, 1, false, "a.bias" },
+    { "a.weight:BF16[8] a.bias:BF16[8]", 8, 1, true, NULL },
+    { EXL3_OK "a.suh:F16[128] a.svh:F16[256] a.bias:F16[256]", 256, 128, false, NULL },
+    { EXL3_OK "a.suh:F16[128] a.svh:F16[256] a.bias:F16[256]", 256, 128, true, "a.bias" },
+    { EXL3_SLICE("a.slice.0.bias:F16[256]"), 256, 128, false, NULL },
+    { EXL3_SLICE("a.slice.0.bias:F16[256] a.bias:F16[256]"), 256, 128, true, "a.slice.0.bias" },
+    { EXL3_SLICE("a.slice.0.bias:F16[256] a.bias:F16[256]"), 256, 128, false, "a.bias" },
+    { EXL3_SLICE("a.bias:F16[256]"), 256, 128, false, "a.bias" },
+    { EXL3_SLICE("a.bias:F16[256]"), 256, 128, true, NULL },
+};
+
+static void bias_weights(void *object, struct walk *w)
+{
+    const struct bias_case *c = object;
+    static const float *v, *bias;
+    static struct mat m;
+
+    if (c->cols == 1)
+        walk_vec(w, &v, c->rows, SHARD_NONE, 1, "a.weight");
+    else
+        walk_mat(w, &m, c->rows, c->cols, SHARD_NONE, 1, "a.weight");
+    if (c->walked)
+        walk_vec(w, &bias, c->rows, SHARD_NONE, 1, "a.bias");
+}
+
+Test(pack_refused, a_bias_is_added_once_or_refused)
+{
+    struct last_line line;
+
+    log_sink(keep_line, &line);
+    for (size_t i = 0; i < sizeof(biases) / sizeof(biases[0]); i++) {
+        const struct bias_case *c = &biases[i];
+        struct walk_part part = { bias_weights, (void *)c };
+        struct pack_spec spec = spec_of(&part, 0, 1, PACK_CPU);
+        char folder[PATH_CAP], path[PATH_CAP], says[64];
+        struct source *src;
+
+        temp_folder(folder);
+        path_join(path, sizeof(path), folder, "x.pack");
+        cr_assert(eq(int, source_of(c->tensors, NULL, &src), 0));
+        line = (struct last_line){ 0 };
+        cr_expect(eq(int, pack_write(path, &spec, src), c->refused ? -EINVAL : 0), "%s: %s",
+                  c->tensors, line.text);
+        snprintf(says, sizeof(says), "tensor %s: a bias", c->refused ? c->refused : "");
+        cr_expect(eq(int, strstr(line.text, says) != NULL, c->refused != NULL), "%s: %s",
+                  c->tensors, line.text);
+        src->ops->close(src);
+        folder_count(folder, 1);
+    }
+    log_sink(NULL, NULL);
+}
+
 /* ---- tables of contents that lie about formats --------------------------------------------- */
 
 struct lie {
