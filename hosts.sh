@@ -99,7 +99,7 @@ same_files()
         [ -n "${where[$r]}" ] || continue
         for f in "$@"; do
             mine=$(sha256sum <"$f") || die 66 "cannot read $f"
-            theirs=$(there "$r" sha256sum "$(path_there "$r" "$f")" 2>"$scratch/ssh") || {
+            theirs=$(there "$r" sha256sum "$(path_there "$r" "$f")" 2>"$scratch/ssh" </dev/null) || {
                 if grep -q 'No such file' "$scratch/ssh"; then
                     die 78 "${where[$r]} has no $(path_there "$r" "$f"): copy it, or say where with #launch $r root="
                 fi

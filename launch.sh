@@ -298,7 +298,7 @@ logs)
     for ((r = 0; r < ranks; r++)); do
         # shellcheck disable=SC2016 # for the shell there
         there "$r" sh -c 'cd "${XDG_STATE_HOME:-$HOME/.local/state}/tandem" 2>/dev/null && [ -f "$0.log" ] && cat "$0.log" ||
-            echo "nothing is kept of rank $0: only of ranks that another machine has started"' "$r" | sed "s|^|${names[$r]}: |"
+            echo "nothing is kept of rank $0: only of ranks that another machine has started"' "$r" </dev/null | sed "s|^|${names[$r]}: |"
     done
     exit
     ;;

@@ -111,6 +111,16 @@ done
     status >"$WORK/out" 2>"$WORK/err"
 same 'a machine that cannot be asked: exit code of status' 69 $?
 same 'it is not said that nothing runs there' '' "$(cat "$WORK/err")"
+# what rank 0 may want to read
+printf '#!/bin/sh\nhead -c 8 >>"%s/eaten"\nexit 255\n' "$WORK" >"$WORK/ssh" && chmod +x "$WORK/ssh"
+for command in 'logs' 'status' 'stop' 'preflight' 'generate --ids /dev/stdin'; do
+    # shellcheck disable=SC2086 # words
+    echo '0 1 2' | "${launch[@]}" --ssh "$WORK/ssh" --set ranks=2 --set link=tcp --set hosts=127.0.0.1,192.0.2.77 "${BASE[@]}" \
+        --set secret=s --set "port=$(free_port)" $command >"$WORK/out" 2>"$WORK/err"
+    same "$command: ssh gets nothing of standard input" 'yes 0' \
+        "$([ -e "$WORK/eaten" ] && echo yes) $(wc -c <"$WORK/eaten")"
+    rm -f "$WORK/eaten"
+done
 expect 64 'not --sanitize again' "$ROOT/check.sh" --sanitize again
 { echo '#launch 1 depth=3' && cat "${pair_conf[1]}"; } >"$WORK/launch.conf"
 for option in '--config ' --config=; do
