@@ -55,6 +55,12 @@ setup_packages()
         --no-install-recommends $missing && { apt-get -qq -y install --no-install-recommends $WISHED || true; }" >&2 || die 69 "apt-get could not install$missing"
 }
 
+# is_debian - and nothing that is made from it.
+is_debian()
+{
+    grep -qsx 'ID=debian' /etc/os-release
+}
+
 # setup_wished WHAT PACKAGE... - packages that some tests need, if they can be had; without them those tests say what is
 # missing and are skipped.
 setup_wished()
@@ -70,8 +76,8 @@ setup_wished()
         command -v sudo >/dev/null || return 0
         root=(sudo)
     fi
-    # a list without the kernel is none, or an old one
-    if [ -n "$missing" ] || ! apt-cache depends linux-image-amd64 2>/dev/null | grep -q Depends; then
+    # a list without Debian's kernel is none, or an old one
+    if [ -n "$missing" ] || { is_debian && ! apt-cache depends linux-image-amd64 2>/dev/null | grep -q Depends; }; then
         say "installing for $what:$missing"
         # shellcheck disable=SC2086 # a list of words
         "${root[@]}" env DEBIAN_FRONTEND=noninteractive sh -c "apt-get -qq update && apt-get -qq -y install \
@@ -79,10 +85,10 @@ setup_wished()
     fi
 }
 
-# setup_machines - what the virtual machines of tests/rdma-vm are made of.
+# setup_machines - what the virtual machines of tests/rdma-vm are made of; their kernel is a package of Debian alone.
 setup_machines()
 {
-    [ "$(uname -m)" = x86_64 ] || return 0
+    [ "$(uname -m)" = x86_64 ] && is_debian || return 0
     # shellcheck disable=SC2046 # a list of words
     setup_wished "the RDMA tests" $("$ROOT/tests/rdma-vm/rdma-vm.sh" deps)
 }
@@ -123,6 +129,7 @@ build()
     flock "$lock" # ninja does not see another one in its folder
     if [ ! -e "$dir/build.ninja" ]; then
         say "configuring $dir"
+        rm -rf "$dir/meson-private" # of a setup that was interrupted: meson would take it for a whole one
         meson setup "$dir" "$ROOT" -Dtests="$tests" "$@" >"$log" 2>&1 || {
             cat "$log" >&2
             rm -f "$dir/build.ninja"
