@@ -41,7 +41,8 @@ dir=$(build_dir "$name")
     printf '0 passed, 1 failed\n'
     exit 1
 }
-out=$dir/check.out
+out=$(mktemp) || die 73 "cannot make a file" # another check of the same folder has its own
+trap 'rm -f "$out"' EXIT
 meson test -C "$dir" --no-rebuild --print-errorlogs --timeout-multiplier "$patience" ${tests[@]+"${tests[@]}"} 2>&1 | tee "$out"
 status=${PIPESTATUS[0]}
 

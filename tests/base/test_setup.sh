@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# test_setup.sh ROOT - setup.sh: a build that was interrupted goes on, and what is installed is not installed again.
+# test_setup.sh ROOT - setup.sh and check.sh: a build that was interrupted goes on, what is installed is not installed
+# again, and two checks at a time count their own tests.
 
 set -u
 root=${1:?root of the tree}
@@ -16,7 +17,7 @@ same()
 # A project of its own, in a folder with blanks.
 mkdir -p "$work/a b/tests/rdma-vm" "$work/bin"
 cd "$work/a b" || exit 1
-cp "$root/setup.sh" .
+cp "$root/setup.sh" "$root/check.sh" .
 echo "project('x')" >meson.build
 echo "option('tests', type: 'boolean', value: false)" >meson_options.txt
 printf '#!/bin/sh\necho some-package\n' >tests/rdma-vm/rdma-vm.sh
@@ -69,5 +70,23 @@ same 'a server that is missing' "$([ -e /etc/debian_version ] && echo yes || ech
 installed=installed
 (CI=true && setup_hosts) 2>"$work/err"
 same 'a server that is there' no "$(asked)"
+
+# ---- counting -------------------------------------------------------------------------------------------
+
+# One test, which runs another check of the same folder, where it fails at length.
+cat >both.sh <<EOT
+#!/bin/sh
+[ -z "\${INNER-}" ] || { seq 99 && exit 1; }
+INNER=1 ./check.sh >"$work/inner"
+exit 0
+EOT
+printf '#!/bin/sh\necho "  Depends: linux"\n' >"$work/bin/apt-cache"
+printf '#!/bin/sh\nprintf installed\n' >"$work/bin/dpkg-query"
+chmod +x both.sh "$work/bin/apt-cache" "$work/bin/dpkg-query"
+echo "test('both', find_program('both.sh'), workdir: meson.project_source_root())" >>meson.build
+CI='' TMPDIR=$work ./check.sh >"$work/outer" 2>"$work/err"
+same 'the check around it' '0, 1 passed, 0 failed' "$?, $(tail -n 1 "$work/outer")"
+same 'the check inside it' '0 passed, 1 failed' "$(tail -n 1 "$work/inner")"
+same 'nothing is left behind' '' "$(find "$work" -mindepth 1 -maxdepth 1 -name 'tmp.*')"
 
 [ $failures -eq 0 ]
