@@ -115,7 +115,7 @@ static int plan_copy(struct conversion *c, const char *name, const struct stored
                       whole ? t->shape : sliced, &j->codes);
 }
 
-static int plan_weight(struct conversion *c, const struct pack_weight *w)
+static int plan_weight(struct conversion *c, const struct pack_toc *t, const struct pack_weight *w)
 {
     struct stored stored;
     struct job j = { .rows = w->d.rows,
@@ -126,12 +126,16 @@ static int plan_weight(struct conversion *c, const struct pack_weight *w)
     bool may = w->d.kind == WEIGHT_MAT || w->d.kind == WEIGHT_ROWS;
     int r = pack_find_stored(c->src, w, &stored);
 
+    if (r == 0)
+        r = pack_check_bias(t, w, &stored);
     if (r < 0)
         return r;
     if (stored.dtype > DTYPE_COUNT)
         return fail(-EINVAL, "%s: tensor %s: %s already, only plain weights are converted",
                     stored.slice[0].codes.t.file, stored.slice[0].codes.name,
                     dtype_name(stored.dtype));
+    if (strchr(w->d.name, '#')) /* another use of a tensor that is written for the first */
+        return 0;
     j.from = stored.slice[0].codes;
     j.first = stored.first_element * dtype_bytes(stored.dtype);
     j.dtype = scheme_format(&c->spec->scheme, w->d.name, w->d.rows, w->d.cols, &j.q);
@@ -187,7 +191,7 @@ static int plan(struct conversion *c)
     if (r < 0)
         return r;
     for (size_t i = 0; i < t.n && r == 0; i++)
-        r = plan_weight(c, &t.weight[i]);
+        r = plan_weight(c, &t, &t.weight[i]);
     pack_toc_free(&t);
     if (r < 0)
         return r;

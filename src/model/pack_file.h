@@ -105,6 +105,11 @@ int pack_plan(const struct pack_spec *spec, int width_unit, struct pack_toc *out
 /* pack_find_stored - a weight in a source.   errors   -ENOENT, -EINVAL, -EIO */
 int pack_find_stored(struct source *src, const struct pack_weight *w, struct stored *out);
 
+/* pack_check_bias - a bias beside a matrix is a weight of the walk, or nothing adds it; one in a
+ * matrix's format is none, or it is added twice.   errors   -EINVAL */
+int pack_check_bias(const struct pack_toc *t, const struct pack_weight *w,
+                    const struct stored *stored);
+
 /* pack_lay_out - the formats of a plan's weights, shares at whole blocks of them, and the place of
  * each. Every tensor is found before the first byte is written, so that a checkpoint that does not
  * fit is refused at once. *end is where the table of contents goes.

@@ -195,14 +195,14 @@ static bool walks(const struct pack_toc *t, const char *module, size_t bytes, co
     return false;
 }
 
-/* A bias beside a weight is a weight of the walk, or nothing adds it; one in a matrix's format is
- * none, or it is added twice. */
-static int check_bias(const struct pack_toc *t, const struct pack_weight *w,
-                      const struct stored *stored)
+int pack_check_bias(const struct pack_toc *t, const struct pack_weight *w,
+                    const struct stored *stored)
 {
     const struct stored_tensor *extra = NULL;
     bool has = stored->beside.name[0], walked = false;
 
+    if (w->d.kind != WEIGHT_MAT) /* made-up checkpoints have a bias beside every vector */
+        return 0;
     if (has || stored->q.has_bias)
         walked = walks(t, w->d.name, strlen(w->d.name) - strlen("weight"), "bias");
     if (has && !walked)
@@ -226,7 +226,7 @@ static int find_formats(const struct pack_spec *spec, struct source *src, struct
         int r = pack_find_stored(src, w, &stored), one;
 
         if (r == 0)
-            r = check_bias(t, w, &stored);
+            r = pack_check_bias(t, w, &stored);
         if (r < 0)
             return r;
         w->dtype = w->d.kind == WEIGHT_VEC ? DTYPE_F32 : stored.dtype;

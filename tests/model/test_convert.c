@@ -380,6 +380,47 @@ Test(convert, matrices_without_a_magnitude_have_a_scale)
         }
 }
 
+static void tied_weights(void *object, struct walk *w)
+{
+    static struct table t;
+    static struct mat m;
+
+    (void)object;
+    walk_table(w, &t, 32, 32, SHARD_NONE, "model.embed_tokens.weight");
+    walk_mat(w, &m, 32, 32, SHARD_ROWS, 1, "model.embed_tokens.weight#head");
+}
+
+static void note_name(void *arg, const char *name)
+{
+    strcat(strcat(arg, name), " ");
+}
+
+Test(convert, an_embedding_that_is_the_head_too_is_written_once)
+{
+    struct walk_part part = { tied_weights, NULL };
+    char folder[PATH_CAP], names[256] = "";
+    struct convert_spec spec = {
+        .folder = folder, .parts = &part, .n_parts = 1, .shard_bytes = CONVERT_SHARD_BYTES
+    };
+    struct source *src;
+    struct json *config;
+
+    log_open(-1, LOG_ERR);
+    temp_folder(folder);
+    cr_assert(eq(int, source_of("model.embed_tokens.weight:BF16[32,32]", NULL, &src), 0));
+    cr_assert(eq(int, json_parse("{}", 2, "config.json", 8, &config), 0));
+    spec.config = config;
+    cr_assert(eq(int, scheme_parse("fp8", &spec.scheme), 0));
+    cr_assert(eq(int, convert(&spec, src), 0));
+    json_close(config);
+    src->ops->close(src);
+    cr_assert(eq(int, source_hf_open(folder, &src), 0));
+    src->ops->unused(src, note_name, names);
+    cr_expect(eq(str, names, (char *)"model.embed_tokens.weight "));
+    src->ops->close(src);
+    folder_count(folder, 1);
+}
+
 Test(convert, what_cannot_be_is_refused_and_writes_nothing)
 {
     static const struct {
@@ -391,6 +432,7 @@ Test(convert, what_cannot_be_is_refused_and_writes_nothing)
         { "fp8", "a.w1.weight:F8_E4M3[32,32] a.w1.scale:F8_E8M0[1,1]", "fp8 already" },
         { "fp8", "a.w1.weight:BF16[32,32]=7f800000", "a.w1.weight: element 1 is not finite" },
         { "fp8", "b.weight:BF16[32,32]", "a.w1.weight" },
+        { "fp8", "a.w1.weight:BF16[32,32] a.w1.bias:BF16[32]", "a.w1.bias: a bias that this" },
     };
     struct last_line line;
 
