@@ -166,6 +166,55 @@ Test(source, what_nobody_asked_for_is_told_in_file_order)
     folder_count(folder, 1);
 }
 
+/* Large reads go past the page cache where the file system lets them. */
+Test(source, large_reads_hold_what_small_ones_would)
+{
+    static unsigned char v[300 << 10];
+    static const size_t ats[] = { 0, 1, 4093, 5000, sizeof(v) - 70000, sizeof(v) - 65536 };
+    static const size_t sizes[] = { 65535, 65536, 65537, 69632, 70000, 200000 };
+    struct last_line line = { 0 };
+    struct tensors f = { 0 };
+    char folder[PATH_CAP], path[PATH_CAP];
+    char *buf = aligned_alloc(READ_ALIGN, sizeof(v) + 2 * READ_ALIGN);
+    struct source *s;
+    struct tensor t;
+
+    for (size_t i = 0; i < sizeof(v); i++)
+        v[i] = (unsigned char)((i * 2654435761u) >> 16);
+    temp_folder(folder);
+    tensors_add(&f, "odd", "U8", "[3]", "abc", 3);
+    tensors_add(&f, "w", "U8", "[307200]", v, sizeof(v));
+    tensors_write(&f, folder, "model.safetensors");
+    cr_assert(eq(int, source_hf_open(folder, &s), 0));
+    cr_assert(eq(int, s->ops->find(s, "w", 0, 0, &t), 0));
+    for (size_t i = 0; i < sizeof(ats) / sizeof(ats[0]); i++)
+        for (size_t j = 0; j < sizeof(sizes) / sizeof(sizes[0]); j++)
+            for (size_t off = 0; off < 2; off++) { /* the buffer lies to its blocks as the file */
+                char *to = buf + (t.offset + ats[i] + off) % READ_ALIGN;
+
+                if (ats[i] + sizes[j] > sizeof(v))
+                    continue;
+                memset(to, 0, sizes[j] + 1);
+                cr_assert(eq(int, s->ops->read(s, "w", &t, ats[i], to, sizes[j]), 0));
+                cr_expect(memcmp(to, v + ats[i], sizes[j]) == 0 && to[sizes[j]] == 0,
+                          "%zu bytes at %zu", sizes[j], ats[i]);
+            }
+    /* a file that has become shorter */
+    log_sink(keep_line, &line);
+    path_join(path, sizeof(path), folder, "model.safetensors");
+    cr_assert(truncate(path, (off_t)t.offset + 100000) == 0);
+    for (size_t off = 0; off < 2; off++) {
+        s->failed = false;
+        cr_expect(s->ops->read(s, "w", &t, 60000, buf + (t.offset + 60000 + off) % READ_ALIGN,
+                               70000) < 0);
+        cr_expect(s->failed && strstr(line.text, "tensor w"), "%s", line.text);
+    }
+    log_sink(NULL, NULL);
+    s->ops->close(s);
+    folder_count(folder, 1);
+    free(buf);
+}
+
 struct weight_case {
     const char *released, *a, *b;
     const char *shape;
@@ -394,6 +443,12 @@ static const struct found_case founds[] = {
       "layers.0.ffn.experts.2.w2.weight", 2, 4, -EINVAL, "want [more than 2, 2, 4]" },
     { "no table of this shape", "model.engram_tables.0.weight", "BF16", "[2,4]", 16, NULL, NULL,
       "layers.5.engram.embed.weight", 3, 4, 1, NULL },
+    { "a table of rank 3", "model.engram_tables.0.weight", "BF16", "[2,4,1]", 16, NULL, NULL,
+      "layers.5.engram.embed.weight", 2, 4, 1, NULL },
+    { "a wider table", "model.engram_tables.0.weight", "BF16", "[2,8]", 32, NULL, NULL,
+      "layers.5.engram.embed.weight", 2, 4, 1, NULL },
+    { "the last table", "model.engram_tables.15.weight", "BF16", "[2,4]", 16, NULL, NULL,
+      "layers.5.engram.embed.weight", 2, 4, 0, NULL },
     { "another format", "a.trellis", "I16", "[1,1,16]", 32, "a.suh", "U8", "a.weight", 2, 4,
       -EINVAL, "a.trellis: type I16, shape [1, 1, 16]" },
     { "released exl3 name under generation A", "model.layers.0.attn.wkv.trellis", "I16", "[1,1,16]",

@@ -101,6 +101,17 @@ static const struct stored_case found[] = {
       256,
       128,
       2 },
+    { "exl3, one slice",
+      "a.slice.0.trellis:I16[8,16,16] " EXL3("a.slice.0"),
+      NULL,
+      STORED_MAT,
+      256,
+      128,
+      DTYPE_EXL3,
+      { .bits2 = 2 },
+      256,
+      128,
+      1 },
     { "nvfp4, ModelOpt",
       "a.weight:U8[8,32] a.weight_scale:F8_E4M3[8,4] a.weight_scale_2" NVFP4_ONE
       " a.input_scale:F32[]",
@@ -404,7 +415,91 @@ static const struct refused_case refused[] = {
       4, 160, "of a lookup table" },
     { "n-gram rows without biases", "a.trellis:I16[7,51]", NULL, STORED_ROWS, 7, 160,
       "head_bias alone" },
+    { "n-gram rows too few", "a.trellis:I16[6,41] a.head_bias:F16[2,160]", NULL, STORED_ROWS, 7,
+      160, "I16 [7, 41, 51 or 61]" },
+    { "n-gram rows of a narrow table", "a.trellis:I16[7,41] a.head_bias:F16[2,160]", NULL,
+      STORED_ROWS, 7, 128, "rows of 160 values" },
+    { "n-gram biases of rank 3", "a.trellis:I16[7,41] a.head_bias:F16[2,160,1]", NULL, STORED_ROWS,
+      7, 160, "want F16 [heads, 160]" },
+    { "n-gram biases beside a matrix", "a.trellis:I16[8,16,16] a.head_bias:F16[2,160] " EXL3("a"),
+      NULL, STORED_MAT, 256, 128, "none beside a matrix" },
+    { "a marker of rank 2", "a.trellis:I16[8,16,16] a.mul1:I32[1,1]=83dcd12d " EXL3("a"), NULL,
+      STORED_MAT, 256, 128, "a.mul1: type I32, shape [1, 1], want one I32" },
+    { "suh of rank 2", "a.trellis:I16[8,16,16] a.suh:F16[128,1] a.svh:F16[256]", NULL, STORED_MAT,
+      256, 128, "a.suh: type F16, shape [128, 1]" },
+    { "no whole blocks of inputs", "a.trellis:I16[9,16,16] a.suh:F16[144] a.svh:F16[256]", NULL,
+      STORED_MAT, 256, 144, "a.trellis: type I16, shape [9, 16, 16], want" },
+    { "fewer inputs than the model", "a.trellis:I16[8,16,16] " EXL3("a"), NULL, STORED_MAT, 256,
+      129, "at least 129 and 256" },
+    { "slices one of which has a bias",
+      "a.slice.0.trellis:I16[8,16,64] a.slice.0.bias:F16[256] " EXL3("a.slice.0")
+          "a.slice.1.trellis:I16[8,16,64] " EXL3("a.slice.1"),
+      NULL, STORED_MAT, 512, 128, "bias differ from slice 0's" },
+    { "slices of other inputs",
+      "a.slice.0.trellis:I16[8,16,64] " EXL3("a.slice.0")
+          "a.slice.1.trellis:I16[16,16,64] a.slice.1.suh:F16[256] a.slice.1.svh:F16[256]",
+      NULL, STORED_MAT, 512, 128, "a.slice.1.trellis: codebook, width, shape" },
+    { "slices of other outputs",
+      "a.slice.0.trellis:I16[8,16,64] " EXL3("a.slice.0")
+          "a.slice.1.trellis:I16[8,8,64] a.slice.1.suh:F16[128] a.slice.1.svh:F16[128]",
+      NULL, STORED_MAT, 512, 128, "a.slice.1.trellis: codebook, width, shape" },
+    { "a slice too many",
+      "a.slice.0.trellis:I16[8,16,64] " EXL3("a.slice.0") "a.slice.1.trellis:I16[8,16,64] " EXL3(
+          "a.slice.1"),
+      NULL, STORED_MAT, 256, 128, "2 slices of 256 rows, want 256" },
+    { "fp8 with one scale of rank 3", "a.weight:F8_E4M3[64,96] a.scale:F32[1,1,1]", NULL,
+      STORED_MAT, 64, 96, "want a scale for blocks of 32 or 128" },
+    { "fp8 grid of rank 3", "a.weight:F8_E4M3[64,96] a.scale:F32[2,3,1]", BLOCK_32, STORED_MAT, 64,
+      96, "want a scale for blocks of 32" },
+    { "fp8 rows that are no whole group", "a.weight:F8_E4M3[7,40] a.scale:F8_E8M0[7,1]", NULL,
+      STORED_ROWS, 7, 40, "want F8_E8M0 [7, 1]" },
+    { "signed codes under names of compressed-tensors",
+      "a.weight_packed:I8[8,32] a.weight_scale:F8_E8M0[8,2]", NULL, STORED_MAT, 8, 64,
+      "want U8 [8, 32]" },
+    { "signed codes of nvfp4",
+      "a.weight:I8[8,32] a.weight_scale:F8_E4M3[8,4] a.weight_scale_2" NVFP4_ONE, NULL, STORED_MAT,
+      8, 64, "want U8 [8, 32]" },
+    { "nvfp4 scales without a type",
+      "a.weight_packed:U8[8,32] a.weight_scale:U8[8,4] a.weight_global_scale:F32[]=43000000", NULL,
+      STORED_MAT, 8, 64, "want F8_E4M3 [8, 4]" },
+    { "mxfp4 scales without a type", "a.weight:U8[8,32] a.scale:U8[8,2]", NULL, STORED_MAT, 8, 64,
+      "want F8_E8M0 [8, 2]" },
 };
+
+/* One more than there is room for. */
+Test(stored, too_many_slices_or_shards_are_refused)
+{
+    static char slices[STORED_SLICES_MAX * 128 + 128], shards[sizeof(slices)];
+    struct last_line line = { 0 };
+    struct source *s;
+    struct stored w;
+
+    strcpy(shards, "a.head_bias:F16[2,160] ");
+    for (int i = 0; i <= STORED_SLICES_MAX; i++) {
+        char one[128];
+
+        snprintf(one, sizeof(one),
+                 "a.slice.%d.trellis:I16[8,8,16] a.slice.%d.suh:F16[128] "
+                 "a.slice.%d.svh:F16[128] ",
+                 i, i, i);
+        strcat(slices, one);
+        snprintf(one, sizeof(one), "a.shard_%d.trellis:I16[1,41] ", i);
+        strcat(shards, one);
+    }
+    log_sink(keep_line, &line);
+    cr_assert(eq(int, source_of(slices, NULL, &s), 0));
+    cr_expect(eq(int,
+                 source_stored(s, "a.weight", STORED_MAT, 128 * (STORED_SLICES_MAX + 1), 128, &w),
+                 -EINVAL));
+    cr_expect(strstr(line.text, "a.: more than ") && strstr(line.text, "slices"), "%s", line.text);
+    s->ops->close(s);
+    cr_assert(eq(int, source_of(shards, NULL, &s), 0));
+    cr_expect(eq(int, source_stored(s, "a.weight", STORED_ROWS, STORED_SLICES_MAX + 1, 160, &w),
+                 -EINVAL));
+    cr_expect(strstr(line.text, "a.: more than ") && strstr(line.text, "shards"), "%s", line.text);
+    s->ops->close(s);
+    log_sink(NULL, NULL);
+}
 
 Test(stored, what_is_no_format_is_refused_by_name)
 {
@@ -513,6 +608,21 @@ Test(stored, files_beside_the_index_add_what_the_folder_lacks)
     folder_count(beside, 1);
 }
 
+static void count_name(void *arg, const char *name)
+{
+    (void)name;
+    ++*(int *)arg;
+}
+
+static int names_in(const char *line)
+{
+    int n = 0;
+
+    for (; (line = strchr(line, ':')); line++)
+        n++;
+    return n;
+}
+
 /* Of a module that is in the folder nothing is added, whatever its format and the generation of its
  * name; of another one everything. */
 Test(stored, what_the_folder_has_under_another_name_stays_beside)
@@ -523,7 +633,12 @@ Test(stored, what_the_folder_has_under_another_name_stays_beside)
     } cases[] = {
         { "a.slice.0.trellis:I16[8,16,64] " EXL3("a.slice.0"), "a.weight:BF16[256,128]", false },
         { "a.weight:BF16[256,128]", "a.slice.0.trellis:I16[8,16,64] " EXL3("a.slice.0"), false },
+        { "a.weight:BF16[256,128]", "a.slice.9.trellis:I16[8,16,64]", false },
         { "a.weight:BF16[256,128]", "a.shard_12.trellis:I16[7,41]", false },
+        { "model.layers.3.attn.wkv.weight:BF16[8,4]", "layers.3.attn.wkv.scale:F8_E8M0[1,1]",
+          false },
+        { "model.layers.3.self_attn.kv_proj.weight:BF16[8,4]",
+          "model.layers.3.attn.wkv.weight:BF16[8,4]", false },
         { "layers.3.attn.wkv.weight:BF16[8,4]", "model.layers.3.attn.wkv.weight:BF16[8,4]", false },
         { "model.layers.3.attn.wkv.weight:BF16[8,4]",
           "layers.3.attn.wkv.weight:F8_E4M3[8,4] layers.3.attn.wkv.scale:F8_E8M0[1,1]", false },
@@ -547,6 +662,7 @@ Test(stored, what_the_folder_has_under_another_name_stays_beside)
     char folder[PATH_CAP], beside[PATH_CAP], extra[PATH_CAP], name[256];
     const char *list[] = { extra };
     struct last_line line = { 0 };
+    int unused;
 
     log_sink(keep_line, &line);
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
@@ -563,6 +679,13 @@ Test(stored, what_the_folder_has_under_another_name_stays_beside)
         cr_expect(eq(int, s->ops->find(s, name, 0, 0, &t) == 0 && strcmp(t.file, extra) == 0,
                      cases[i].added),
                   "%s beside %s", cases[i].beside, cases[i].folder);
+        s->ops->close(s);
+        /* what stays beside is not unused: nobody could ask for it */
+        cr_assert(eq(int, source_hf_open_with(folder, list, 1, &s), 0));
+        unused = 0;
+        s->ops->unused(s, count_name, &unused);
+        cr_expect(eq(int, unused, names_in(cases[i].folder) + (cases[i].added ? 1 : 0)), "%s",
+                  cases[i].beside);
         s->ops->close(s);
         folder_count(folder, 1);
         folder_count(beside, 1);
@@ -582,6 +705,7 @@ Test(stored, links_stay_in_the_folder_or_in_its_download_cache)
         { "snapshots/main/weights", 0 },
         { "other/0123", -EINVAL },
         { "snapshots/mainly/weights", -EINVAL },
+        { "blobs2/0123", -EINVAL },
     };
     struct last_line line;
     struct source *s;
