@@ -136,10 +136,14 @@ void group_decline(struct group *g, int r, const char *why);
  * whoever closes it names NULL first. The group aborts it at once if it has failed already. */
 void group_sums(struct group *g, struct comm *c);
 
+/* group_ask - rank 0 is to end this group. Until it does, this rank needs it as before: its silence
+ * is a fault. */
+void group_ask(struct group *g);
+
 /* group_stop - this rank leaves as planned; what the peers do afterwards is no fault */
 void group_stop(struct group *g);
 
-/* group_stopping - a peer has sent its stop, or this rank has */
+/* group_stopping - a peer has asked for the end or come to it, or this rank has come to it */
 int group_stopping(const struct group *g);
 
 /* group_barrier - until all ranks are here; never in a round.

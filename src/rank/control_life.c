@@ -44,6 +44,12 @@ static void control_tell(struct group *g, int r, const char *text)
             shutdown(c->peer[p].wire->fd, SHUT_WR);
 }
 
+static void control_ask(struct group *g)
+{
+    if (!group_failed(g))
+        shout((struct control *)g, -1, CONTROL_STOP, NULL);
+}
+
 static void control_stop(struct group *g)
 {
     struct control *c = (struct control *)g;
@@ -53,7 +59,8 @@ static void control_stop(struct group *g)
         shout(c, -1, CONTROL_STOP, NULL);
 }
 
-/* This rank has come to its end. One that a peer has only asked to end still needs that peer. */
+/* This rank has come to its end. As long as one of both has only asked for it, they still need each
+ * other. */
 static bool leaving(struct control *c)
 {
     return atomic_load(&c->stop_sent) != 0;
@@ -389,6 +396,7 @@ static void control_close(struct group *g)
 const struct group_ops control_group_ops = {
     .name = "tcp",
     .tell = control_tell,
+    .ask = control_ask,
     .stop = control_stop,
     .barrier = control_barrier,
     .close = control_close,

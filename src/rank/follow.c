@@ -72,7 +72,7 @@ static void look_up(struct follower *f)
         return;
     f->told = true;
     log_info("asking rank 0 to stop");
-    group_stop(k->group);
+    group_ask(k->group);
 }
 
 int follow_run(struct rounds *r)

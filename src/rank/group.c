@@ -240,6 +240,11 @@ int group_vote(struct group *g, bool yes, int timeout_ms)
     return mark[0];
 }
 
+void group_ask(struct group *g)
+{
+    g->ops->ask(g);
+}
+
 void group_stop(struct group *g)
 {
     g->ops->stop(g);

@@ -16,6 +16,7 @@ struct group_ops {
     /* tell - every peer learns the error r and its text, which happened on this rank; never blocks,
      * any thread */
     void (*tell)(struct group *g, int r, const char *text);
+    void (*ask)(struct group *g);
     void (*stop)(struct group *g);
     /* barrier - whoever passes has in g->peer_mark what the peers brought to this very one: a peer
      * that has passed may be at the next already */

@@ -97,6 +97,7 @@ static void loop_tell(struct group *g, int r, const char *text)
     pthread_mutex_unlock(&h->lock);
 }
 
+/* Nobody watches threads of this process: to ask for the end is to leave. */
 static void loop_stop(struct group *g)
 {
     struct group_hub *h = ((struct group_loop *)g)->hub;
@@ -137,6 +138,7 @@ static void loop_close(struct group *g)
 static const struct group_ops loop_group_ops = {
     .name = "loop",
     .tell = loop_tell,
+    .ask = loop_stop,
     .stop = loop_stop,
     .barrier = loop_barrier,
     .close = loop_close,

@@ -409,6 +409,66 @@ Test(opening, a_rank_that_asked_for_the_end_is_watched_until_it_comes)
     }
 }
 
+/* Rank 0 has said one heartbeat, its first; rank 1 asks it for the end, or has come to its own. */
+static void ask_one_that_hangs(int rank, void *arg)
+{
+    struct town *t = arg;
+    int stopped = t->go;
+
+    open_rank(rank, t);
+    if (rank == 1 && t->group[1]) {
+        if (stopped)
+            group_stop(t->group[1]);
+        else
+            group_ask(t->group[1]);
+        t->result[2] = wait_failed(t->group[1], 1000);
+    }
+}
+
+Test(opening, a_rank_that_asked_for_the_end_watches_whom_it_asked)
+{
+    for (int stopped = 0; stopped < 2; stopped++) {
+        struct town t;
+
+        town_open(&t, "tcp", 2);
+        t.set[0].heartbeat_ms = 60000;
+        t.set[0].peer_timeout_ms = 120000;
+        t.set[1].peer_timeout_ms = 200;
+        t.go = stopped;
+        wires_run(2, ask_one_that_hangs, &t);
+        cr_expect(eq(int, t.result[1], 0), "%s", t.log[1]);
+        cr_expect(eq(int, t.result[2], stopped ? 0 : -ETIMEDOUT), "stopped %d: %s", stopped,
+                  t.log[1]);
+        town_close(&t);
+    }
+}
+
+static void ask_rank_0(int rank, void *arg)
+{
+    struct town *t = arg;
+
+    open_rank(rank, t);
+    if (rank == 1)
+        group_ask(t->group[1]);
+    for (int ms = 0; rank == 0 && !group_stopping(t->group[0]) && ms < 2000; ms++)
+        clock_sleep(NS_PER_MS);
+}
+
+Test(opening, whoever_is_asked_for_the_end_hears_it)
+{
+    static const char *const link[] = { "tcp", "loop" };
+
+    for (int i = 0; i < 2; i++) {
+        struct town t;
+
+        town_open(&t, link[i], 2);
+        wires_run(2, ask_rank_0, &t);
+        cr_expect(group_stopping(t.group[0]), "link %s", link[i]);
+        cr_expect(eq(int, group_failed(t.group[0]), 0), "%s", t.log[0]);
+        town_close(&t);
+    }
+}
+
 /* ---- the key of a control connection ---- */
 
 static void key_of(const struct control_secret *s, uint8_t nonce_0, uint8_t nonce_k, uint8_t *key)
