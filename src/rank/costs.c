@@ -18,7 +18,7 @@
 #include <unistd.h>
 
 #define COSTS_BYTES ((size_t)64 << 10)
-#define KEY_BYTES 1536
+#define KEY_BYTES 4096
 #define PROGRAM_BYTES ((size_t)1 << 30)
 #define NESTING 4
 
@@ -105,16 +105,18 @@ static int place(const struct rank *k, char key[KEY_BYTES], char path[PATH_CAP])
         return r;
     snprintf(
         key, KEY_BYTES,
-        "build %s, set %s, ranks %d, link %s in %d of %zu spinning %d, plan %d, comm %s, "
-        "threads %d, pin %s, backend %s, device %d %s, graphs %d in %d, overlap %d, side %d, "
-        "early_ingest %d, prefetch %zu at %d, slots %d, context %d, window_max %d, numerics %d, "
+        "build %s, set %s, ranks %d at %s, link %s in %d of %zu spinning %d, plan %d, comm %s, "
+        "threads %d, pin %s, backend %s, device %d %s, graphs %d up to %d in %d, overlap %d, "
+        "side %d, early_ingest %d, prefetch %zu at %d, rows by %s of %zu, trace %d, slots %d, "
+        "context %d, window_max %d, numerics %d, "
         "cache_quant %d, partials %d, experts %d, expert_top_p %d, drafter %s%s",
         hex_format(build, sizeof(build), program),
-        hex_format(pack_set_digest(k->pack), GROUP_DIGEST_BYTES, set), c->ranks,
+        hex_format(pack_set_digest(k->pack), GROUP_DIGEST_BYTES, set), c->ranks, c->hosts,
         c->ranks > 1 ? c->link : "none", c->rails, c->stripe_min, c->spin_us, c->plan_form,
         k->comm->ops->name, config_threads(c), c->pin, k->dev->ops->name, config_device(c),
-        k->dev->name, c->graphs, c->graph_pieces, c->overlap, c->side, c->early_ingest, c->prefetch,
-        c->prefetch_rate, k->bounds.slots, k->bounds.context, k->bounds.window_max, c->numerics,
+        k->dev->name, c->graphs, c->graph_max, c->graph_pieces, c->overlap, c->side,
+        c->early_ingest, c->prefetch, c->prefetch_rate, c->engram_io, c->engram_cache,
+        c->trace_numerics, k->bounds.slots, k->bounds.context, k->bounds.window_max, c->numerics,
         c->cache_quant, c->partials, c->experts, c->expert_top_p, k->drafter->ops->name,
         k->copies ? " and copies" : "");
     r = sha256_of(key, strlen(key), digest);

@@ -4,7 +4,8 @@
  *
  * The setting `costs` names such a file; `auto` keeps a measured one in the cache under a name made
  * of all settings that it depends on, which is also its key: version, weights, ranks and what joins
- * them, threads, backend and device (by name), slots, context, rows, numerics, drafter.
+ * them, threads, backend and device (by name), what reads n-gram rows, slots, context, rows,
+ * numerics, drafter.
  */
 #ifndef TANDEM_RANK_COSTS_H
 #define TANDEM_RANK_COSTS_H

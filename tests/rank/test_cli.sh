@@ -458,7 +458,8 @@ same 'for a device of this name' 1 "$(grep -c 'backend [a-z]*, device 0 [a-z0-9 
 expect 0 'costs: measured by an earlier start' "${priced[@]}"
 same 'nothing is measured then' 0 "$(grep -c 'costs: windows' "$WORK/err")"
 expect 0 'costs: kept in' "${priced[@]}" --set context=600
-for speed in overlap=off early_ingest=on cache_quant=off pin=off spin_us=0 stripe_min=1KiB rails=2 plan_form=tcp; do
+for speed in overlap=off early_ingest=on cache_quant=off pin=off spin_us=0 stripe_min=1KiB rails=2 plan_form=tcp hosts=127.0.0.1 \
+    graph_max=7 engram_io=pread engram_cache=1MiB trace_numerics=on; do
     expect 0 'costs: kept in' "${priced[@]}" --set "$speed"
 done
 expect 0 "costs: from $kept" "${priced[@]}" --set "costs=$kept"
