@@ -246,7 +246,7 @@ int ngram_match(const struct drafter *base, int slot)
 }
 
 int ngram_depth(struct drafter *base, int slot, const double *q, int n, double lambda,
-                const struct cost_table *t, double alternative, double *E, int32_t *us)
+                const struct cost_table *t, double alternative)
 {
     struct text_index *x = &((struct ngram *)base)->slot[slot];
     int band = band_of(x->match), k;
@@ -261,17 +261,10 @@ int ngram_depth(struct drafter *base, int slot, const double *q, int n, double l
         if (band < LONG_BAND || ++x->passed_over[band] < TRY_EVERY)
             return 0;
         /* One draft is enough to ask whether the band is as poor as it seems. */
-        if (k == 0) {
+        if (k == 0)
             k = 1;
-            expect = 1 + q[0];
-            cost = cost_window(t, 2);
-        }
     }
     x->passed_over[band] = 0;
-    if (E)
-        *E = expect;
-    if (us)
-        *us = cost;
     return k;
 }
 

@@ -193,8 +193,7 @@ static void choose_copy(struct offers *o, const struct offer_at *at)
     alternative = expect - lambda * us;
     for (int j = 0; j < s->copies; j++)
         q[j] = (double)s->copy_p[j];
-    depth =
-        ngram_depth(k->copies, at->slot, q, s->copies, lambda, &o->costs, alternative, NULL, NULL);
+    depth = ngram_depth(k->copies, at->slot, q, s->copies, lambda, &o->costs, alternative);
     if (depth == 0)
         return;
     take(s, SOURCE_COPY, s->copy, s->copy_p, s->copies);
