@@ -69,12 +69,14 @@ static volatile sig_atomic_t stop;
 static void on_signal(int signal)
 {
     (void)signal;
+    if (stop)
+        _exit(CODE_KILLED);
     stop = 1;
 }
 
 static void catch_signals(void)
 {
-    struct sigaction a = { .sa_handler = on_signal, .sa_flags = SA_RESETHAND | SA_RESTART };
+    struct sigaction a = { .sa_handler = on_signal, .sa_flags = SA_RESTART };
 
     sigemptyset(&a.sa_mask);
     sigaction(SIGINT, &a, NULL);

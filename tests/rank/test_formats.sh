@@ -36,6 +36,26 @@ done
 expect 64 'OUT .* is the folder of MODEL' "$TANDEM" convert "synth:$WORK/own" "$WORK/own" --to fp8
 same 'a checkpoint is not converted in its place' '' "$(diff -r "$MODEL" "$WORK/own")"
 same 'what is refused writes nothing' no "$([ -e "$WORK/no" ] && echo yes || echo no)"
+
+# The first signal leaves nothing behind, a second one of either kind waits for nothing.
+begun() { compgen -G "$WORK/cut/*" >/dev/null; }
+cp -r "$MODEL" "$WORK/wide" && sed -i 's/"moe_intermediate_size": *[0-9]*/"moe_intermediate_size": 16384/' "$WORK/wide/config.json"
+for signals in TERM INT 'INT TERM'; do
+    "$TANDEM" convert "synth:$WORK/wide" "$WORK/cut" --to mxfp4 2>"$WORK/err" &
+    p=$!
+    comes $p 100 begun || note_failure 'the conversion does not begin'
+    kill -STOP $p
+    for s in $signals; do
+        kill "-$s" $p
+    done
+    kill -CONT $p
+    wait $p
+    same "convert, $signals: exit code" 130 $?
+    same "convert, $signals: a folder is left" "$([ "$signals" = 'INT TERM' ] && echo yes || echo no)" \
+        "$([ -e "$WORK/cut" ] && echo yes || echo no)"
+    rm -rf "$WORK/cut"
+done
+
 expect 0 '' "$TANDEM" generate "${CACHE[@]}" --set "model=$WORK/fp8" --prompt 'Found what?' --max-tokens 16 --json
 fp8=$(field ids "$WORK/out")
 expect 0 '' "$TANDEM" generate "${CACHE[@]}" --set "model=$WORK/fp8" --prompt 'Found what?' --max-tokens 16 --json \
