@@ -3,10 +3,12 @@
 #include "src/rank/offer.h"
 
 #include "src/draft/drafter.h"
+#include "src/model/family.h"
 #include "src/verify/sampler.h"
 
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>
+#include <string.h>
 
 #define BLOCK 4
 #define ROUNDS 8
@@ -412,9 +414,11 @@ Test(offer, what_ran_behind_a_window_is_used_by_the_next)
         s->next = s->choice[s->n_ok - 1] = 6 + round;
         s->pass_ready = round != 2;
         offer_ran(&o, slot, 1);
-        offer_landed(&o, 0, true, s->n_ok, &rec);
+        offer_landed(&o, 0, true, round == 5 ? 1 : s->n_ok, &rec);
         pos += s->n_ok;
     }
+    cr_expect(offer_need(&o, &(struct offer_at){ .left = 100, .pos = pos, .pending = 11 }));
+    cr_expect(eq(int, o.slot[0].spec, SPEC_COMMIT), "less has landed than was accepted");
 }
 
 /* ---- a drafter of the host, and one of single steps ---- */
@@ -473,4 +477,81 @@ Test(offer, a_chain_is_as_long_as_it_pays_and_one_at_least)
     while (!means_probe(&o.slot[0].means))
         means_note(&o.slot[0].means, true, 0, 0);
     cr_expect(eq(int, offer_most(&o, 0, true), 0), "a probe has the block");
+}
+
+/* ---- copies ---- */
+
+#define TEXT 40
+
+struct copy_case {
+    const char *name;
+    bool repeats; /* what stands before the pending token stood there before */
+    const float *conf;
+    int left, lands;
+    bool needs, off; /* a pass; it has nothing to do with one that ran ahead */
+    enum plan_source source;
+    int k;
+    unsigned asks;
+};
+
+/* Rounds of one stream, one after the other. */
+static const struct copy_case rounds_of_copies[] = {
+    { "drafts without use", true, poor, 100, 5, true, true, SOURCE_COPY, BLOCK, 0 },
+    { "copies go on without passes", true, poor, 100, 5, false, true, SOURCE_COPY, BLOCK, 0 },
+    { "nothing to copy", false, sure, 100, 5, true, true, SOURCE_DRAFTER, BLOCK, 1 },
+    { "surer drafts than copies", true, sure, 100, 5, true, false, SOURCE_DRAFTER, BLOCK, 1 },
+    { "no pass for the last token", false, sure, 2, 1, true, false, SOURCE_DRAFTER, 1, 0 },
+    { "nothing more can land", true, poor, 1, 1, false, true, SOURCE_NONE, 0, 0 },
+};
+
+Test(offer, copies_are_taken_for_what_they_earn_over_drafts)
+{
+    static const struct family_ops no_family = { .name = "other" };
+    struct model m = { .ops = &no_family, .vocab = 1000, .ranks = 1 };
+    static int32_t ids[256 + WINDOW_MAX];
+    static struct slot_pool pool = { .slots = 1, .context = 256, .ids = { ids } };
+    struct drafter *copies;
+    struct offers o;
+
+    cr_assert(eq(int, drafter_open("ngram", NULL, &m, &copies), 0));
+    cr_assert(eq(int, copies->ops->ready(copies, NULL, &pool), 0));
+    rank.copies = copies;
+    rank.pool = &pool;
+    rank.cfg.spec_draft = true;
+    begin_one(&o, &flat);
+    for (size_t i = 0; i < sizeof(rounds_of_copies) / sizeof(rounds_of_copies[0]); i++) {
+        const struct copy_case *c = &rounds_of_copies[i];
+        struct offer_at at = at_of(0, c->left, true);
+        struct depth_history plain = o.slot[0].plain;
+        double lambda = depth_lambda_last(&plain, &flat, 8);
+        struct round_slot rec = { 0 };
+        struct seat *s = &rounds.seat[0];
+        unsigned asks;
+
+        copies->ops->reset(copies, NULL, &pool, 0, 0);
+        for (int j = 0; j < TEXT; j++)
+            ids[j] = c->repeats ? j % (TEXT / 2) : j;
+        pool.pos[0] = at.pos = TEXT - 1;
+        at.pending = ids[TEXT - 1];
+        s->pass_ready = false;
+        cr_expect(offer_need(&o, &at) == c->needs, "%s", c->name);
+        cr_expect(eq(int, o.slot[0].spec == SPEC_OFF, c->off), "%s", c->name);
+        fill_seat(0, c->conf, BLOCK);
+        offer_choose(&o, &at);
+        cr_expect(eq(int, o.slot[0].source, c->source), "%s", c->name);
+        cr_expect(eq(int, o.slot[0].k, c->k), "%s", c->name);
+        cr_expect(eq(int, o.slot[0].copies > 0, c->repeats && c->left > 1), "%s", c->name);
+        if (c->source == SOURCE_COPY)
+            cr_expect(eq(dbl, o.slot[0].lambda, lambda), "%s", c->name);
+        if (c->source == SOURCE_COPY)
+            cr_expect(eq(int, o.slot[0].draft[0], 0), "%s", c->name);
+        asks = offer_ask(&o, &at, 1);
+        cr_expect(eq(uint, asks, c->asks), "%s", c->name);
+        s->n_ok = c->lands;
+        s->next = s->choice[s->n_ok - 1] = 77; /* what no round begins with: no pass is used */
+        offer_ran(&o, (const int[]){ 0 }, 1);
+        offer_landed(&o, 0, true, s->n_ok, &rec);
+        cr_expect(eq(int, o.slot[0].plain.n, plain.n + (c->source != SOURCE_COPY)), "%s", c->name);
+    }
+    copies->ops->close(copies);
 }
