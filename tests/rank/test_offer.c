@@ -496,11 +496,12 @@ struct copy_case {
 
 /* Rounds of one stream, one after the other. */
 static const struct copy_case rounds_of_copies[] = {
-    { "drafts without use", true, poor, 100, 5, true, true, SOURCE_COPY, BLOCK, 0 },
+    { "surer drafts than copies", true, sure, 100, 1, true, true, SOURCE_DRAFTER, BLOCK, 1 },
+    { "drafts without use", true, poor, 100, 5, true, false, SOURCE_COPY, BLOCK, 0 },
     { "copies go on without passes", true, poor, 100, 5, false, true, SOURCE_COPY, BLOCK, 0 },
     { "nothing to copy", false, sure, 100, 5, true, true, SOURCE_DRAFTER, BLOCK, 1 },
-    { "surer drafts than copies", true, sure, 100, 5, true, false, SOURCE_DRAFTER, BLOCK, 1 },
-    { "no pass for the last token", false, sure, 2, 1, true, false, SOURCE_DRAFTER, 1, 0 },
+    { "copies below the going rate", true, sure, 100, 5, true, false, SOURCE_DRAFTER, BLOCK, 1 },
+    { "no pass for the last token", true, sure, 2, 1, true, false, SOURCE_DRAFTER, 1, 0 },
     { "nothing more can land", true, poor, 1, 1, false, true, SOURCE_NONE, 0, 0 },
 };
 
