@@ -20,7 +20,8 @@ int ngram_match(const struct drafter *d, int slot);
 /* ngram_depth - how many of the n drafts that are left of the slot's newest proposal are worth a
  * copy window: E(k) - lambda C(1 + k) must be positive and above that of the alternative
  * (-INFINITY: none). A band of long matches that was passed over eight times is tried once.
- * in       q [n] of the proposal (conf); lambda: depth_lambda_last of 8 rounds that copied nothing */
+ * in       q [n] of the proposal (conf); lambda: depth_lambda_last of 8 rounds that copied
+ *          nothing */
 int ngram_depth(struct drafter *d, int slot, const double *q, int n, double lambda,
                 const struct cost_table *t, double alternative);
 

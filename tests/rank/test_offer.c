@@ -399,7 +399,7 @@ Test(offer, what_ran_behind_a_window_is_used_by_the_next)
         struct offer_at at = at_of(0, 100, true);
         struct seat *s = &rounds.seat[0];
         struct round_slot rec = { 0 };
-        /* the first has no pass behind it, the fourth comes after one that began at a wrong place */
+        /* the first has no pass behind it, that of the fourth began at a wrong place */
         bool needs = round == 0 || round == 3;
 
         at.pos = pos;
