@@ -105,7 +105,7 @@ int pack_plan(const struct pack_spec *spec, int width_unit, struct pack_toc *out
 /* pack_find_stored - a weight in a source.   errors   -ENOENT, -EINVAL, -EIO */
 int pack_find_stored(struct source *src, const struct pack_weight *w, struct stored *out);
 
-/* pack_check_bias - a bias beside a matrix is a weight of the walk, or nothing adds it; one in a
+/* pack_check_bias - a bias beside a weight is a weight of the walk, or nothing adds it; one in a
  * matrix's format is none, or it is added twice.   errors   -EINVAL */
 int pack_check_bias(const struct pack_toc *t, const struct pack_weight *w,
                     const struct stored *stored);

@@ -201,8 +201,6 @@ int pack_check_bias(const struct pack_toc *t, const struct pack_weight *w,
     const struct stored_tensor *extra = NULL;
     bool has = stored->beside.name[0], walked = false;
 
-    if (w->d.kind != WEIGHT_MAT) /* made-up checkpoints have a bias beside every vector */
-        return 0;
     if (has || stored->q.has_bias)
         walked = walks(t, w->d.name, strlen(w->d.name) - strlen("weight"), "bias");
     if (has && !walked)

@@ -230,10 +230,6 @@ static int make(const struct source_synth *y, const char *name, int64_t rows, in
     int slice;
 
     if (!take_apart(name, weight, sizeof(weight), &tail, &slice)) {
-        const char *dot = strrchr(name, '.');
-
-        if (dot && strcmp(dot, ".bias") == 0 && cols != 1)
-            return 1;
         /* what is no module's weight the releases hold in f32: mixes of streams, sinks, the
          * router's bias */
         plain(name, y->scheme.dtype < DTYPE_COUNT ? y->scheme.dtype : DTYPE_F32, rows, cols, t, m);

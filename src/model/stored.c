@@ -315,7 +315,8 @@ int read_fp4(struct group *g, struct stored *out)
 
 /* ---- places ------------------------------------------------------------------------------ */
 
-/* Look up everything that may belong to a place's module. */
+/* Look up everything that may belong to a place's module. A bias is asked for without a shape:
+ * where tensors are made up there is none but what the walk asks for. */
 static int gather(struct group *g)
 {
     size_t len = strlen(g->place->name);
@@ -325,8 +326,9 @@ static int gather(struct group *g)
     g->bare = len < 8 || strcmp(g->place->name + len - 7, ".weight") != 0;
     snprintf(g->stem, sizeof(g->stem), "%.*s", (int)(g->bare ? len : len - 6), g->place->name);
     for (enum tail i = 0; i < (g->bare ? 1 : TAILS); i++) {
-        int r =
-            g->s->ops->find(g->s, group_name(g, i, name, sizeof(name)), g->rows, g->cols, &g->t[i]);
+        bool shaped = i != TAIL_BIAS;
+        int r = g->s->ops->find(g->s, group_name(g, i, name, sizeof(name)), shaped ? g->rows : 0,
+                                shaped ? g->cols : 0, &g->t[i]);
 
         if (r < 0)
             return r;

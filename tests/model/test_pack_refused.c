@@ -108,6 +108,7 @@ static const struct bias_case biases[] = {
     { "a.weight:BF16[8,4] a.bias:BF16[8]", 8, 4, false, "a.bias" },
     { "a.weight:BF16[8,4] a.bias:BF16[8]", 8, 4, true, NULL },
     { "a.weight:F8_E4M3[32,32] a.scale:F8_E8M0[1,1] a.bias:F32[32]", 32, 32, false, "a.bias" },
+    { "a.weight:BF16[8] a.bias:BF16[8]", 8, 1, false, "a.bias" },
     { "a.weight:BF16[8] a.bias:BF16[8]", 8, 1, true, NULL },
     { EXL3_OK "a.suh:F16[128] a.svh:F16[256] a.bias:F16[256]", 256, 128, false, NULL },
     { EXL3_OK "a.suh:F16[128] a.svh:F16[256] a.bias:F16[256]", 256, 128, true, "a.bias" },
