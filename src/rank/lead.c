@@ -38,7 +38,7 @@ struct lead {
     struct offers offers;
     uint64_t steps;
     bool turns;      /* a chunk counts as a round does, whatever they take */
-    int64_t owed_ns; /* to streams that decode: what prompts that wait beside them had more */
+    int64_t owed_ns; /* to streams that decode, before a prompt goes on: what prompts had more */
     struct plan_round plan;
     ends_fn *ends;
     void *ends_arg;
