@@ -23,6 +23,8 @@
 
 int cuda_errno(cudaError_t e)
 {
+    if (e != cudaSuccess)
+        (void)cudaGetLastError();
     switch (e) {
     case cudaSuccess:
         return 0;
@@ -197,12 +199,14 @@ static void cuda_free(struct device *d, void *p)
 
 static int cuda_host_alloc(struct device *d, size_t bytes, void **out)
 {
-    cudaError_t e = cudaHostAlloc(out, bytes ? bytes : 1, cudaHostAllocDefault);
+    void *p;
+    cudaError_t e = cudaHostAlloc(&p, bytes ? bytes : 1, cudaHostAllocDefault);
 
     if (e != cudaSuccess)
         return fail(cuda_errno(e), "cuda: %zu bytes of pinned memory: %s", bytes,
                     cudaGetErrorString(e));
-    memset(*out, 0, bytes);
+    memset(p, 0, bytes);
+    *out = p;
     return 0;
 }
 

@@ -163,7 +163,8 @@ static inline bool cuda_apart(struct queue *q)
     return apart;
 }
 
-/* cuda_errno - a negative errno for a CUDA error. */
+/* cuda_errno - a negative errno for a CUDA error, 0 for success. CUDA forgets the error, which
+ * would be that of the next launch too: who goes on without what failed must not meet it again. */
 int cuda_errno(cudaError_t e);
 
 /* queue_note - pick up a launch error of the op just queued. */
