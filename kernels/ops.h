@@ -725,7 +725,7 @@ struct stamp_args {
  * it. Sections of a lane run one after the other, each behind all in front of its SIDE_BEGIN.
  * note     until then neither writes what the other reads or writes. Where nothing is captured, and
  *          on hosts, all runs in the order of the calls: no result depends on it
- * errors   -EINVAL a section inside another */
+ * errors   -EINVAL no such lane; where it is captured, a section inside another */
 #define SIDE_LANES 2
 
 enum side_at { SIDE_BEGIN, SIDE_END, SIDE_JOIN };

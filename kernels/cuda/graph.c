@@ -98,9 +98,15 @@ void cuda_side(struct queue *base, const struct side_args *a)
     struct cuda_queue *q = cuda_queue(base);
     int lane = 1 + a->lane;
 
-    if (base->err || !q->capture || !lanes(q))
+    if (base->err)
         return;
-    if (a->lane < 0 || a->lane >= SIDE_LANES || (a->at == SIDE_END ? q->on != lane : q->on != 0)) {
+    if (a->lane < 0 || a->lane >= SIDE_LANES) {
+        queue_fail(base, -EINVAL, "side: lane %d of %d", a->lane, SIDE_LANES);
+        return;
+    }
+    if (!q->capture || !lanes(q))
+        return;
+    if (a->at == SIDE_END ? q->on != lane : q->on != 0) {
         queue_fail(base, -EINVAL, "side: %d of lane %d inside another section", (int)a->at,
                    a->lane);
         return;

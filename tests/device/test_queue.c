@@ -317,6 +317,8 @@ static void sections(void)
     CHECK(out[1][1][7] != out[1][2][7]);
     b->graph_close(g);
 
+    side(SIDE_JOIN, SIDE_LANES);
+    CHECK(b->wait(q) == -EINVAL);
     CHECK(b->graph_begin(q) == 0);
     side(SIDE_BEGIN, 0);
     side(SIDE_BEGIN, 1); /* inside another one */
