@@ -277,14 +277,75 @@ Test(formats, ngram_rows_decode_to_golden_values)
         free(bias);
         free(want);
     }
-    cr_expect(eq(int, ngram_row_words(5), 51));
     golden_close(&g);
+}
+
+/* The goldens have no rows of 5 bits: every width by the words of the format, bit by bit. */
+Test(formats, ngram_rows_of_every_width_are_what_the_format_says)
+{
+    static const int words[] = { [4] = 41, [5] = 51, [6] = 61 };
+    struct bed b;
+
+    bed_open(&b, 1);
+    for (int bits = 4; bits <= NGRAM_BITS_MAX; bits++) {
+        uint16_t row[1 + NGRAM_COLS * NGRAM_BITS_MAX / 16], bias[NGRAM_COLS];
+        float out[NGRAM_COLS];
+
+        cr_assert(eq(int, ngram_row_words(bits), words[bits]));
+        for (int i = 0; i < words[bits]; i++)
+            row[i] = (uint16_t)bed_int(&b, 1 << 16);
+        row[0] = f16_from_f32(0.37f);
+        for (int i = 0; i < NGRAM_COLS; i++)
+            bias[i] = f16_from_f32(synth_uniform(5, (uint64_t)i));
+        ngram_row(row, bits, bias, out);
+        for (int i = 0; i < NGRAM_COLS; i++) {
+            uint32_t state = 0;
+
+            for (int bit = 0; bit < 16; bit++) { /* of the symbol bit / bits places before */
+                int at = (i + NGRAM_COLS - bit / bits) % NGRAM_COLS * bits + bit % bits;
+
+                state |= (uint32_t)(row[1 + at / 16] >> at % 16 & 1) << bit;
+            }
+            cr_expect(f32_bits(out[i]) == f32_bits(f32_from_f16(exl3_value(CODEBOOK_MUL1, state)) *
+                                                       f32_from_f16(row[0]) +
+                                                   f32_from_f16(bias[i])),
+                      "%d bits, value %d", bits, i);
+        }
+    }
+    bed_close(&b);
+}
+
+Test(formats, an_ngram_row_of_scale_zero_is_its_bias)
+{
+    uint16_t row[41] = { 0 }, bias[NGRAM_COLS];
+    float out[NGRAM_COLS];
+
+    for (uint32_t first = 0; first < 65536; first += NGRAM_COLS) {
+        for (uint32_t i = 0; i < NGRAM_COLS; i++)
+            bias[i] = (uint16_t)(first + i);
+        ngram_row(row, 4, bias, out);
+        for (uint32_t i = 0; i < NGRAM_COLS; i++) {
+            float want = f32_from_f16(bias[i]);
+
+            cr_expect(out[i] == want || (out[i] != out[i] && want != want), "%04x: %a", bias[i],
+                      out[i]);
+        }
+    }
 }
 
 /* ---- FP8, MXFP4, NVFP4 ----------------------------------------------------------------------- */
 
+static size_t not_zero(const unsigned char *p, size_t bytes)
+{
+    size_t n = 0;
+
+    for (size_t i = 0; i < bytes; i++)
+        n += p[i] != 0;
+    return n;
+}
+
 /* Pack codes [rows][code_ld bytes] and scales (ld bytes a row) in both layouts; every value must be
- * want's. */
+ * want's, and what pads the codes, and scales of FP4, zeros. */
 static void values_case(const char *name, struct mat m, const unsigned char *codes, size_t code_ld,
                         const unsigned char *scales, size_t scale_ld, const float *want)
 {
@@ -308,6 +369,13 @@ static void values_case(const char *name, struct mat m, const unsigned char *cod
                             blob + p.at[PART_SCALES]);
         }
         mat_place(&m, blob);
+        cr_expect(
+            eq(sz, not_zero(blob, p.bytes[PART_CODES]), not_zero(codes, (size_t)m.rows * code_ld)),
+            "%s layout %d", name, layout);
+        if (mat_group(m.dtype))
+            cr_expect(eq(sz, not_zero(blob + p.at[PART_SCALES], p.bytes[PART_SCALES]),
+                         not_zero(scales, (size_t)m.rows * scale_ld)),
+                      "%s layout %d", name, layout);
         for (int t = 0; t < (m.rows + 15) / 16; t++) {
             int n_k = (int)mat_round_up((size_t)m.cols, 128);
             float *v = malloc((size_t)n_k * 16 * sizeof(float));
@@ -378,6 +446,28 @@ Test(formats, fp8_blocks_of_128_and_f32_decode_to_golden_values)
     free(want);
     free(index);
     golden_close(&g);
+}
+
+/* The smallest blocks that a pack has: every tile of outputs has scales of its own. */
+Test(formats, fp8_blocks_of_16_decode_by_the_formula)
+{
+    unsigned char w[40 * 40], s[3 * 3];
+    float want[40 * 40];
+    struct bed b;
+
+    bed_open(&b, 1);
+    for (size_t i = 0; i < sizeof(w); i++)
+        w[i] = (unsigned char)(bed_int(&b, 127) | bed_int(&b, 2) << 7);
+    for (size_t i = 0; i < sizeof(s); i++)
+        s[i] = (unsigned char)(100 + 3 * i);
+    for (int n = 0; n < 40; n++)
+        for (int k = 0; k < 40; k++)
+            want[40 * n + k] = f32_from_e4m3(w[40 * n + k]) * f32_from_e8m0(s[n / 16 * 3 + k / 16]);
+    values_case(
+        "16",
+        (struct mat){ .dtype = DTYPE_FP8, .rows = 40, .cols = 40, .q = { .e8m0 = 1, .block = 16 } },
+        w, 40, s, 3, want);
+    bed_close(&b);
 }
 
 Test(formats, mxfp4_decodes_to_golden_values)
@@ -470,7 +560,7 @@ Test(formats, bad_numbers_are_found_where_they_are)
     unsigned char *buf = malloc(N * 4 + 1), *p = buf + 1;
 
     for (size_t i = 0; i < COUNT(cases); i++)
-        for (int64_t at = -1; at < N; at += at < 20 ? 1 : 997) {
+        for (int64_t at = -1; at < N; at += at % 4096 < 20 || at % 4096 > 4090 ? 1 : 509) {
             for (int64_t j = 0; j < N; j++)
                 memcpy(p + (size_t)j * cases[i].each, j == at ? &cases[i].bad : &cases[i].good,
                        cases[i].each);
@@ -507,6 +597,7 @@ Test(formats, parts_of_a_blob_are_aligned_and_as_long_as_they_must_be)
             .q = { .bits2 = 3, .has_bias = 1, .slices = 5 } },
           { 640 * 384 * 3 / 16, 0, 5 * 384 * 2, 640 * 2, 640 * 2 } },
         { { .dtype = DTYPE_EXL3, .rows = 0, .cols = 128, .q = { .bits2 = 6 } }, { 0 } },
+        { { .dtype = DTYPE_EXL3, .rows = 128, .cols = 0, .q = { .bits2 = 6 } }, { 0 } },
         { { .dtype = DTYPE_FP8, .rows = 130, .cols = 136, .q = { .block = 128 } },
           { 144 * 136, 9 * 2 * 4 } },
         { { .dtype = DTYPE_FP8,
@@ -532,5 +623,58 @@ Test(formats, parts_of_a_blob_are_aligned_and_as_long_as_they_must_be)
             end = p.at[j] + p.bytes[j];
         }
         cr_expect(eq(sz, p.total, end));
+    }
+}
+
+Test(formats, shares_begin_at_whole_blocks)
+{
+    static const struct {
+        struct mat m;
+        int rows, cols;
+    } cases[] = {
+        { { .dtype = DTYPE_BF16 }, 1, 1 },
+        { { .dtype = DTYPE_FP8, .q = { .block = 32 } }, 32, 32 },
+        { { .dtype = DTYPE_MXFP4 }, 1, 32 },
+        { { .dtype = DTYPE_NVFP4 }, 1, 16 },
+        { { .dtype = DTYPE_EXL3, .q = { .bits2 = 6 } }, 128, 128 },
+    };
+
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        cr_expect(eq(int, mat_row_unit(cases[i].m.dtype, &cases[i].m.q), cases[i].rows), "%zu", i);
+        cr_expect(eq(int, mat_col_unit(cases[i].m.dtype, &cases[i].m.q), cases[i].cols), "%zu", i);
+    }
+}
+
+Test(formats, kinds_are_a_bit_each_and_experts_of_two_kinds_are_mixed)
+{
+    static const struct mat wide = { .dtype = DTYPE_EXL3, .q = { .bits2 = 8 } },
+                            narrow = { .dtype = DTYPE_EXL3, .q = { .bits2 = 6 } },
+                            mx = { .dtype = DTYPE_MXFP4 }, nv = { .dtype = DTYPE_NVFP4 };
+    static const struct {
+        const struct mat *gate, *up, *down;
+        int mixed;
+    } cases[] = {
+        { &wide, &wide, &wide, 0 }, { &wide, &wide, &narrow, 0 }, { &wide, &narrow, &wide, 1 },
+        { &wide, &narrow, &mx, 1 }, { &mx, &mx, &nv, 0 },         { &mx, &nv, &mx, 1 },
+        { &wide, &wide, &mx, 1 },   { &mx, &mx, &wide, 1 },
+    };
+    uint32_t seen = 0;
+
+    for (size_t i = 0; i < COUNT(cases); i++)
+        cr_expect(eq(int, mats_mixed(cases[i].gate, cases[i].up, cases[i].down), cases[i].mixed),
+                  "case %zu", i);
+    for (int t = DTYPE_F32; t < DTYPE_EXL3; t++) {
+        uint32_t kind = mat_kind(&(struct mat){ .dtype = (enum dtype)t });
+
+        cr_expect(kind && !(kind & (kind - 1)) && !(seen & kind), "type %d", t);
+        seen |= kind;
+    }
+    for (int bits2 = 2; bits2 <= 16; bits2++) {
+        uint32_t kind =
+            mat_kind(&(struct mat){ .dtype = DTYPE_EXL3, .q = { .bits2 = (uint8_t)bits2 } });
+
+        cr_expect(kind >= MAT_KIND_EXL3 && !(kind & (kind - 1)) && !(seen & kind), "%d half bits",
+                  bits2);
+        seen |= kind;
     }
 }
