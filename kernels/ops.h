@@ -474,6 +474,7 @@ struct route_args {
  * note     in as in matmul, for x and for h; experts may differ in dtype and width; kinds is the
  *          union of their mat_kind: it says which products a device has to queue, for it reads the
  *          mats later. y is not x, whose rows are read after others of y have been written
+ * errors   -ENOTSUP on a device: an expert whose kind is not in kinds
  * tol 2e-6 * sqrt(dim) */
 struct moe_args {
     const struct mat *w1, *w3, *w2, *s1, *s3, *s2;

@@ -93,7 +93,7 @@ extern "C" void cuda_hc_mix(struct queue *q, const struct hc_mix_args *a)
         return;
     }
     if (a->fn->dtype >= DTYPE_COUNT) {
-        queue_fail(q, -ENOTSUP, "hc_mix: weights of type %d", (int)a->fn->dtype);
+        queue_fail(q, -EINVAL, "hc_mix: weights of type %d", (int)a->fn->dtype);
         return;
     }
     if (!mix_by_gang(q, a))

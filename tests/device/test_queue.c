@@ -7,6 +7,7 @@
 #include "kernels/exchange.h"
 #include "src/base/clock.h"
 #include "tests/device/parts.h"
+#include "tests/kernels/refusals.h"
 
 static struct lab lab;
 
@@ -120,6 +121,20 @@ static void sticky(void)
     CHECK(b->wait(q) == 0 && back[0] == 1 && back[15] == 1);
     b->free(d, x);
     b->free(d, y);
+}
+
+static void expect_refusal(const char *call, int r)
+{
+    if (r != -EINVAL)
+        lab_fail(&lab, "%s: %d", call, r);
+}
+
+static void refused(void)
+{
+    void *m = take(REFUSALS_BYTES);
+
+    refusals_run(q, m, expect_refusal);
+    b->free(d, m);
 }
 
 /* What only a kernel can see: the first bad row is named, nothing is written, nothing is committed.
@@ -574,10 +589,12 @@ int queue_main(int argc, char **argv)
     static const struct {
         const char *name;
         void (*run)(void);
-    } parts[] = { { "memory", memory },     { "copies", copies },  { "sticky", sticky },
-                  { "found", found },       { "graphs", graphs },  { "brings", brings },
-                  { "sections", sections }, { "ahead", ahead },    { "exchange", exchange_alone },
-                  { "parts", parts_added }, { "watched", watched } };
+    } parts[] = {
+        { "memory", memory },           { "copies", copies },     { "sticky", sticky },
+        { "refused", refused },         { "found", found },       { "graphs", graphs },
+        { "brings", brings },           { "sections", sections }, { "ahead", ahead },
+        { "exchange", exchange_alone }, { "parts", parts_added }, { "watched", watched }
+    };
     int r = lab_open(&lab);
 
     if (r != 0)

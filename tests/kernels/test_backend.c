@@ -2,6 +2,7 @@
 
 #include "tests/base/capture.h"
 #include "tests/kernels/bed.h"
+#include "tests/kernels/refusals.h"
 
 static const char *const names[] = { "ref", "cpu" };
 
@@ -55,6 +56,27 @@ Test(backend, every_op_is_there)
 #define EXPECT_ENTRY(name) cr_expect(b.op->name != NULL, #name);
     OP_LIST(EXPECT_ENTRY)
     bed_close(&b);
+}
+
+static void expect_refusal(const char *call, int r)
+{
+    cr_expect(eq(int, r, -EINVAL), "%s", call);
+}
+
+Test(backend, bad_arguments_fail_the_queue)
+{
+    for (size_t i = 0; i < COUNT(names); i++) {
+        struct bed b;
+        char *m, any = 0;
+
+        bed_open_backend(&b, names[i], 2);
+        m = bed_take(&b, REFUSALS_BYTES);
+        refusals_run(b.q, m, expect_refusal);
+        for (size_t k = 0; k < REFUSALS_BYTES; k++)
+            any |= m[k];
+        cr_expect(any == 0, "%s: nothing is written", names[i]);
+        bed_close(&b);
+    }
 }
 
 Test(backend, too_much_memory_is_an_error_with_the_bytes)
