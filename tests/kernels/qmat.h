@@ -140,6 +140,7 @@ static inline void qmat_source(struct bed *b, const struct mat *m, struct qmat_s
             memcpy(s->scales + 4 * i, &f, 4);
         else
             s->scales[i] = (unsigned char)(m->dtype == DTYPE_NVFP4 ? qmat_word(b) % 127
+                                           : i % 29 == 3           ? 0
                                                                    : 112 + qmat_word(b) % 16);
     }
 }

@@ -23,6 +23,7 @@ static const struct attend_case cases[] = {
     { "empty selection", 3, 2, 64, 5, 17, 64, CODEC_QW, 40, 0, 200, CODEC_QC, 0, 0, ROUND_NONE },
     { "f32 rows", 5, 3, 16, 100, 33, 64, CODEC_F32, 8, 8, 99, CODEC_F32, 0, 0, ROUND_NONE },
     { "floor", 4, 2, 32, 100, 64, 128, CODEC_QW, 0, 0, 0, 0, 90, 0, ROUND_NONE },
+    { "floor below the start", 4, 2, 32, 9, 64, 128, CODEC_QW, 0, 0, 0, 0, -3, 0, ROUND_NONE },
     { "block", 5, 4, 128, 200, 64, 128, CODEC_QW, 0, 0, 0, 0, 0, 5, ROUND_NONE },
     { "block at the start", 5, 4, 32, 3, 64, 128, CODEC_QW, 0, 0, 0, 0, 0, 5, ROUND_NONE },
     { "block above a floor", 5, 4, 32, 200, 64, 128, CODEC_QW, 0, 0, 0, 0, 199, 5, ROUND_NONE },

@@ -116,16 +116,74 @@ Test(backend, a_queue_keeps_its_first_error_and_ignores_what_follows)
     bed_close(&b);
 }
 
+/* ---- bytes that come late ---- */
+
+struct late {
+    int64_t flag, will_be;
+    int calls;
+};
+
+static void late_fetch(void *arg)
+{
+    struct late *l = arg;
+
+    l->calls++;
+    l->flag = l->will_be;
+}
+
+Test(backend, what_a_queue_waits_for_is_fetched_or_its_error)
+{
+    static const struct {
+        int before; /* the queue's error */
+        int64_t flag;
+        int calls, err;
+        float y;
+    } cases[] = {
+        { 0, 1, 1, 0, 7 },
+        { 0, -EIO, 1, -EIO, 3 },
+        { -EBADMSG, 1, 0, -EBADMSG, 3 },
+    };
+
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        struct late l = { .will_be = cases[i].flag };
+        float src = 7, y = 3;
+        struct capture c;
+        struct bed b;
+
+        capture_start(&c);
+        bed_open(&b, 1);
+        if (cases[i].before)
+            queue_fail(b.q, cases[i].before, "before");
+        b.op->bring(b.q, &(struct bring_args){ .y = &y,
+                                               .src = &src,
+                                               .bytes = sizeof(y),
+                                               .flag = &l.flag,
+                                               .fetch = late_fetch,
+                                               .arg = &l,
+                                               .limit_ns = -1 });
+        cr_expect(eq(int, l.calls, cases[i].calls), "case %zu", i);
+        cr_expect(eq(flt, y, cases[i].y), "case %zu", i);
+        cr_expect(eq(int, bed_wait(&b), cases[i].err), "case %zu", i);
+        bed_close(&b);
+    }
+}
+
 Test(backend, auto_is_the_last_that_opens_and_other_names_are_refused)
 {
-    const struct backend_ops *ops = NULL;
+    static const char *const built[] = { "ref", "cpu", "cuda" };
+    const struct backend_ops *ops = NULL, *last = NULL;
     struct capture c;
+    char why[160];
 
     capture_start(&c);
+    for (size_t i = 0; i < COUNT(built); i++) {
+        cr_assert(eq(int, backend_find(built[i], &ops), 0));
+        last = ops->probe(0, why, sizeof(why)) == 0 ? ops : last;
+    }
     cr_expect(eq(int, backend_find("auto", &ops), 0));
-    cr_expect(ops != NULL);
+    cr_expect(ops == last, "%s", ops->name);
     ops = NULL;
     cr_expect(eq(int, backend_find("abacus", &ops), -ENODEV));
     cr_expect(ops == NULL);
-    cr_expect(strstr(c.last, "abacus") && strstr(c.last, "ref"), "%s", c.last);
+    cr_expect(strstr(c.last, "abacus") && strstr(c.last, ": ref, cpu, cuda"), "%s", c.last);
 }

@@ -1,5 +1,6 @@
 #include <errno.h>
 
+#include "kernels/ref/codec.h"
 #include "tests/kernels/bed.h"
 
 static const struct {
@@ -195,6 +196,51 @@ Test(codec, a_block_that_is_not_finite_reads_back_as_nan)
             for (int c = 0; c < 64; c++)
                 cr_expect(c / codecs[i].block == 40 / codecs[i].block ? x[c] != x[c] : x[c] == 1.5f,
                           "%s with %f: value %d is %f", codecs[i].name, bad[k], c, x[c]);
+        }
+    bed_close(&b);
+}
+
+/* Rows of any bytes: every code, and every scale that a byte can be. */
+Test(codec, a_tile_of_rows_is_the_rows_turned)
+{
+    static const struct {
+        enum codec codec;
+        int cols;
+    } cases[] = { { CODEC_F32, 48 }, { CODEC_QW, 96 },  { CODEC_QC, 48 },         { CODEC_QI, 96 },
+                  { CODEC_QI, 128 }, { CODEC_QI, 256 }, { CODEC_QI, DECODE_COLS } };
+    static float tile[MAT_TILE * DECODE_COLS], row[DECODE_COLS];
+    struct bed b;
+
+    bed_open(&b, 1);
+    for (size_t i = 0; i < COUNT(cases); i++)
+        for (int n = 1; n <= MAT_TILE; n += 5) {
+            int cols = cases[i].cols;
+            size_t bytes = codec_bytes(cases[i].codec, cols);
+            const unsigned char *rows[MAT_TILE];
+
+            for (int j = 0; j < n; j++) {
+                unsigned char *p = bed_take(&b, bytes);
+
+                for (size_t k = 0; k < bytes; k++)
+                    p[k] = (unsigned char)(k % 7 ? bed_int(&b, 256) : bed_int(&b, 2) - 1);
+                rows[j] = p;
+            }
+            memset(tile, 0x5a, sizeof(tile));
+            codec_decode_tile(cases[i].codec, rows, n, cols, tile);
+            for (int j = 0; j < MAT_TILE; j++) {
+                memset(row, 0, sizeof(row));
+                if (j < n)
+                    codec_decode(cases[i].codec, rows[j], cols, row);
+                for (int k = 0; k < cols; k++) {
+                    float v = tile[k * MAT_TILE + j];
+
+                    cr_assert(v == row[k] || (v != v && row[k] != row[k]),
+                              "case %zu, %d rows, row %d value %d: %a, want %a", i, n, j, k,
+                              (double)v, (double)row[k]);
+                }
+            }
+            while (b.blocks > 0)
+                free(b.block[--b.blocks]);
         }
     bed_close(&b);
 }

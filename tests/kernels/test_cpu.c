@@ -1,4 +1,5 @@
 #include "kernels/cpu/cpu.h"
+#include "kernels/ref/ref.h"
 #include "tests/kernels/qmat.h"
 
 static const int row_counts[] = { 1, 2, 3, 4, 5, 7, 8, 9, 16, 63, 64, 70 };
@@ -104,6 +105,8 @@ Test(cpu, every_set_decodes_all_states)
 Test(cpu, the_best_set_works_here)
 {
     cr_expect(cpu_best()->works());
+    cr_expect(backend_cpu.op->matmul != ref_ops.matmul && backend_cpu.op->moe != ref_ops.moe);
+    cr_expect(backend_cpu.op->attend == ref_ops.attend);
     cr_expect(cpu_set_at(-1) == NULL);
     cr_expect(cpu_set_at(0)->works());
 }
