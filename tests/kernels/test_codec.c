@@ -179,6 +179,25 @@ Test(codec, reading_back_what_was_read_back_changes_nothing)
     bed_close(&b);
 }
 
+/* Rows of more values than are taken at a time: each block is its own. */
+Test(codec, long_rows_are_their_blocks)
+{
+    struct bed b;
+
+    bed_open(&b, 1);
+    for (size_t i = 0; i < COUNT(codecs); i++) {
+        int cols = 2 * 512 + 96;
+        size_t n = 3 * (size_t)cols;
+        float *x = bed_f32(&b, n, 30), *parts = bed_zeros(&b, n);
+
+        memcpy(parts, x, n * sizeof(*x));
+        requant(&b, x, 3, cols, codecs[i].codec);
+        requant(&b, parts, (int)n / codecs[i].block, codecs[i].block, codecs[i].codec);
+        cr_expect(bed_same(x, parts, n), "%s", codecs[i].name);
+    }
+    bed_close(&b);
+}
+
 Test(codec, a_block_that_is_not_finite_reads_back_as_nan)
 {
     static const float bad[] = { NAN, INFINITY, -INFINITY };

@@ -125,6 +125,25 @@ Test(moe, route_leaves_out_what_others_hold_enough_without)
     bed_close(&b);
 }
 
+/* Far below zero a score is e^(logit / 2), in the end nothing; then nobody holds enough. */
+Test(moe, route_weighs_scores_next_to_nothing)
+{
+    float low[4] = { -25, -31, -25, -90 }, none[4] = { -400, -400, -400, -400 }, w[4];
+    int32_t id[4];
+    struct bed b;
+    double sum = 2 + exp(-3) + exp(-32.5);
+
+    bed_open(&b, 1);
+    route_four(&b, low, 1, 0, id, w);
+    for (int e = 0; e < 4; e++)
+        cr_expect(fabs((double)w[e] / (exp(((double)low[e] + 25) / 2) / sum) - 1) < 1e-6, "%d: %a",
+                  e, (double)w[e]);
+    route_four(&b, none, 1, 0.5f, id, w);
+    for (int e = 0; e < 4; e++)
+        cr_expect(id[e] == e && w[e] == 0, "%d: %d, %f", e, (int)id[e], (double)w[e]);
+    bed_close(&b);
+}
+
 Test(moe, route_always_gives_valid_ids)
 {
     float logit[6], bias[6] = { 0 }, w[3];
@@ -356,4 +375,54 @@ Test(moe, an_unknown_expert_fails_the_queue)
     cr_expect(eq(flt, l.a.y[0], 4));
     cr_expect(eq(int, bed_wait(&b), -EINVAL));
     bed_close(&b);
+}
+
+/* Experts are as wide as they are, the first one not the widest. */
+Test(moe, experts_may_differ_in_width)
+{
+    static const int inter[] = { 9, 130, 40 };
+    struct layer l;
+    struct bed b;
+
+    bed_open(&b, 2);
+    layer_make(&b, &l, 5, 48, 130, 16, 3, 2, DTYPE_BF16);
+    for (int e = 0; e < 3; e++) {
+        l.w1[e] = bed_mat(&b, inter[e], 48, DTYPE_BF16, 0.5f, NULL);
+        l.w3[e] = bed_mat(&b, inter[e], 48, DTYPE_F16, 0.5f, NULL);
+        l.w2[e] = bed_mat(&b, 48, inter[e], DTYPE_F32, 0.5f, NULL);
+    }
+    b.op->moe(b.q, &l.a);
+    for (int r = 0; r < 5; r++) {
+        float y[48];
+
+        moe_by_parts(&b, &l, r, y);
+        cr_expect(bed_same(y, l.a.y + r * 48, 48), "row %d", r);
+    }
+    bed_close(&b);
+}
+
+/* Inputs that are quantised in blocks have whole ones, whichever weight meets them. */
+Test(moe, a_weight_that_cannot_be_multiplied_fails_the_queue)
+{
+    for (int bad = 0; bad < 6; bad++) {
+        struct layer l;
+        struct bed b;
+        struct mat *of[] = { &l.w1[2], &l.w3[2], &l.w2[2], &l.s1, &l.s3, &l.s2 };
+
+        bed_open(&b, 1);
+        layer_make(&b, &l, 1, 40, 40, 40, 3, 1, DTYPE_F32);
+        ((int32_t *)l.a.id)[0] = 2;
+        l.a.in = CODEC_QW;
+        *of[bad] = (struct mat){ .data = of[bad]->data,
+                                 .scale = of[bad]->data,
+                                 .dtype = DTYPE_FP8,
+                                 .rows = 40,
+                                 .cols = 40,
+                                 .q = { .block = 32 } };
+        l.a.y[0] = 4;
+        b.op->moe(b.q, &l.a);
+        cr_expect(eq(flt, l.a.y[0], 4), "weight %d", bad);
+        cr_expect(eq(int, bed_wait(&b), -EINVAL), "weight %d", bad);
+        bed_close(&b);
+    }
 }

@@ -470,6 +470,35 @@ Test(pick, sums_next_to_top_p_and_masses_that_lie_are_open)
     bed_close(&p.b);
 }
 
+/* Tokens that nobody offers may have the logit of the last that is offered. */
+Test(pick, ties_with_the_last_candidate_are_open)
+{
+    static const struct {
+        const char *name;
+        float z[8];
+        struct sampler s;
+        int k;
+    } cases[] = {
+        { "top-p ends at one of them",
+          { 0, -1, -1, -1, -4, -5, -6, -7 },
+          { .temperature = 1, .top_p = 0.55 },
+          3 },
+        { "min-p leaves them", { 0 }, { .temperature = 1, .min_p = 1 }, 2 },
+    };
+
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        struct poll p;
+
+        poll_open(&p, cases[i].z, 1, 8, 1);
+        p.s[0] = cases[i].s;
+        poll_offer(&p, cases[i].k, 1);
+        p.a.full = NULL;
+        cr_assert(eq(int, poll_run(&p), 0));
+        cr_expect(eq(int, p.choice[0], CHOICE_OPEN), "%s", cases[i].name);
+        bed_close(&p.b);
+    }
+}
+
 /* F-16: bad logits end the request, whichever way they come. */
 Test(pick, F_16_offers_of_a_bad_row_fail_and_name_it)
 {
@@ -510,4 +539,49 @@ Test(pick, more_candidates_than_tokens_are_refused)
     p.a.k = 100;
     cr_expect(eq(int, poll_run(&p), -EINVAL));
     bed_close(&p.b);
+}
+
+/* ---- history ---- */
+
+Test(pick, entries_of_nobody_and_other_shares_are_not_counted)
+{
+    static const struct row_info info[] = {
+        { -1, 0, 11, 0 }, { 0, 0, 11, 0 }, { 0, 1, 11, 0 }, { 0, 2, 9, 0 }, { 0, 2, 14, 0 },
+    };
+    uint32_t count[2][4] = { { 0 } }, want[2][4] = { { 0 }, { 0, 1 | COUNT_PROMPT, 0, 0 } };
+    struct sampler s = { .prompt = 1 };
+    struct bed b;
+
+    bed_open(&b, 1);
+    b.op->count(b.q, &(struct count_args){ .info = info,
+                                           .sampler = &s,
+                                           .count = count[1], /* slot 0; in front is nobody's */
+                                           .rows = COUNT(info),
+                                           .cols = 4,
+                                           .id0 = 10 });
+    cr_expect(memcmp(count, want, sizeof(want)) == 0);
+    bed_close(&b);
+}
+
+/* A banned token that has no number still says so: the request ends. */
+Test(pick, a_ban_does_not_hide_what_is_no_number)
+{
+    static const float z[4] = { 1, NAN, INFINITY, 2 };
+    static const uint32_t count[4];
+    struct sampler s = { .min_tokens = 5, .ends = 3, .end = { 1, 2, 3 } };
+    struct row_info info = { .tok = 0 };
+    float y[4], bias[4] = { 0 };
+    struct bed b;
+
+    bed_open(&b, 1);
+    b.op->penalize(b.q, &(struct penalize_args){ .logits = z,
+                                                 .y = y,
+                                                 .sampler = &s,
+                                                 .info = &info,
+                                                 .count = count,
+                                                 .bias = bias,
+                                                 .rows = 1,
+                                                 .cols = 4 });
+    cr_expect(y[0] == 1 && y[1] != y[1] && y[2] == INFINITY && y[3] == -INFINITY);
+    bed_close(&b);
 }

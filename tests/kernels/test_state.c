@@ -148,6 +148,66 @@ Test(state, lists_of_kept_rows_that_are_too_long_or_differ_in_rows_fail_the_queu
     bed_close(&b);
 }
 
+/* What kept rows become is what norm, rope and row_put make of them one after the other. */
+Test(state, kept_rows_are_normed_turned_and_stored)
+{
+    enum { ROWS = 9, COLS = 64, DIMS = 16 };
+    static const int ratios[] = { 1, 4 };
+    struct bed b;
+
+    bed_open(&b, 2);
+    for (size_t i = 0; i < COUNT(ratios); i++) {
+        struct state_view kept = bed_state(&b, 1, 16, CODEC_QW, COLS), put = kept;
+        float *x = bed_f32(&b, ROWS * COLS, 2), *y = bed_zeros(&b, ROWS * COLS);
+        float *w = bed_f32(&b, COLS, 1), freq[DIMS / 2];
+        struct row_info info[ROWS];
+        size_t bytes = kept.slot_stride;
+        struct row_keep keep = { .x = x,
+                                 .w = w,
+                                 .freq = freq,
+                                 .view = kept,
+                                 .info = info,
+                                 .rows = ROWS,
+                                 .dims = DIMS,
+                                 .ratio = ratios[i],
+                                 .eps = 1e-6f,
+                                 .round = ROUND_BF16 };
+
+        put.base = bed_take(&b, bytes);
+        bed_rows(info, 0, 0, 5, ROWS);
+        for (int k = 0; k < DIMS / 2; k++)
+            freq[k] = 1 / (float)(1 + k);
+        b.op->rmsnorm(b.q, &(struct rmsnorm_args){ .x = x,
+                                                   .w = w,
+                                                   .y = y,
+                                                   .rows = ROWS,
+                                                   .cols = COLS,
+                                                   .eps = 1e-6f,
+                                                   .round = ROUND_BF16 });
+        keep.view.base = NULL;
+        b.op->row_keeps(b.q, &(struct row_keeps_args){ .of[0] = keep, .n = 1 });
+        cr_expect(bed_same(x, y, ROWS * COLS), "normed and no more");
+        b.op->rope(b.q, &(struct rope_args){ .x = y,
+                                             .freq = freq,
+                                             .info = info,
+                                             .rows = ROWS,
+                                             .heads = 1,
+                                             .cols = COLS,
+                                             .dims = DIMS,
+                                             .ratio = ratios[i],
+                                             .round = ROUND_BF16 });
+        b.op->row_put(b.q,
+                      &(struct row_put_args){
+                          .x = y, .view = put, .info = info, .rows = ROWS, .ratio = ratios[i] });
+        keep.view.base = kept.base;
+        keep.w = NULL; /* that was before */
+        b.op->row_keeps(b.q, &(struct row_keeps_args){ .of[0] = keep, .n = 1 });
+        cr_expect(memcmp(kept.base, put.base, bytes) == 0, "ratio %d", ratios[i]);
+        cr_expect(eq(int, bed_wait(&b), 0));
+    }
+    bed_close(&b);
+}
+
 Test(state, only_rows_that_end_a_group_are_stored)
 {
     struct bed b;
@@ -304,6 +364,18 @@ static const struct accept_case {
       .len = 4,
       .n_ok = 4,
       .next = 3 },
+    { .name = "a choice that is open",
+      .tok = { 5, 7, 2 },
+      .choice = { 7, CHOICE_OPEN, 4 },
+      .len = 3,
+      .n_ok = 0,
+      .next = CHOICE_OPEN },
+    { .name = "an open choice behind a wrong draft does not count",
+      .tok = { 5, 7, 2 },
+      .choice = { 8, CHOICE_OPEN, 4 },
+      .len = 3,
+      .n_ok = 1,
+      .next = 8 },
     { .name = "known text",
       .tok = { 5, 1, 1 },
       .choice = { -9, -9, -9 },
