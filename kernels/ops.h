@@ -450,7 +450,7 @@ struct attend_gqa_args {
  * top_p    0: all of the k. Else one is left out, with id -1 and weight 0, where those of the k
  *          with a larger s (or the same and a lower id) hold top_p of their sum already; the sum is
  *          then that of those which stay
- * shapes   logit [rows][experts]; bias [experts]; id, weight [rows][k]
+ * shapes   logit [rows][experts], up to 1024; bias [experts]; id, weight [rows][k]
  * tol 1e-6, ids equal unless tied
  * note     with a gate [experts][dim] the logits are made first: logit = gate x, x [rows][dim], tol
  *          as matmul */

@@ -98,8 +98,9 @@ void ref_route(struct queue *q, const struct route_args *a)
 {
     if (q->err)
         return;
-    if (a->k < 1 || a->k > a->experts) {
-        queue_fail(q, -EINVAL, "route: %d of %d experts", a->k, a->experts);
+    if (a->k < 1 || a->k > a->experts || a->experts > EXPERTS_MAX) {
+        queue_fail(q, -EINVAL, "route: %d of %d experts, want at most %d", a->k, a->experts,
+                   EXPERTS_MAX);
         return;
     }
     if (a->gate)

@@ -109,8 +109,11 @@ static inline void refusals_of_products(struct queue *q, void *m, refusals_fn *g
             .dim = 32);
     REFUSED(route, .logit = m, .bias = m, .id = m, .weight = m, .rows = 1, .experts = 8, .k = 0);
     REFUSED(route, .logit = m, .bias = m, .id = m, .weight = m, .rows = 1, .experts = 8, .k = 9);
+    REFUSED(route, .logit = m, .bias = m, .id = m, .weight = m, .rows = 1, .experts = 1025, .k = 2);
     REFUSED(moe, .w1 = &exl3, .w3 = &exl3, .w2 = &exl3, .x = m, .weight = m, .id = m, .y = m,
             .scratch = m, .rows = 1, .experts = 0, .k = 1, .dim = 128, .inter = 128);
+    REFUSED(moe, .w1 = &exl3, .w3 = &exl3, .w2 = &exl3, .x = m, .weight = m, .id = m, .y = m,
+            .scratch = m, .rows = 1, .experts = 1025, .k = 1, .dim = 128, .inter = 128);
     exl3.q.layout = LAYOUT_CPU;
     REFUSED(synth, .w = exl3, .tile_cols = 8, .strips = 1);
     fp8.q.layout = LAYOUT_DEVICE;

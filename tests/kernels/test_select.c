@@ -244,6 +244,22 @@ Test(select, the_newest_block_is_kept_even_if_it_is_the_worst)
     bed_close(&b);
 }
 
+Test(select, an_entry_whose_score_is_no_number_is_the_last_to_be_taken)
+{
+    struct row_info at = { .slot = 1, .pos = 5 };
+    float x[NARROW] = { NAN };
+    struct scene s;
+    struct bed b;
+
+    bed_open(&b, 1);
+    scene_make(&b, &s, NARROW, 1, 40, 1, 40); /* of 41 entries */
+    b.op->row_put(b.q, &(struct row_put_args){ .x = x, .view = s.a.keys, .info = &at, .rows = 1 });
+    b.op->select(b.q, &s.a);
+    for (int i = 0; i < 40; i++)
+        cr_expect(eq(int, s.a.sel[i], i < 5 ? i : i + 1));
+    bed_close(&b);
+}
+
 Test(select, rows_are_independent)
 {
     struct scene s;
