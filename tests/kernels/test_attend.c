@@ -214,6 +214,100 @@ Test(attend, only_rows_that_overlap_share_a_window)
     bed_close(&b);
 }
 
+/* With freq it is rope, attend, and rope the other way round. */
+Test(attend, heads_are_turned_and_turned_back)
+{
+    enum { DIMS = 16 };
+
+    for (int round = ROUND_NONE; round <= ROUND_BF16; round++) {
+        const struct attend_case *c = &cases[4];
+        size_t n = (size_t)(c->rows * c->heads * c->dim);
+        float freq[DIMS / 2], *q, *o;
+        struct rope_args turn;
+        struct scene s;
+        struct bed b;
+
+        bed_open(&b, 2);
+        scene_make(&b, c, &s);
+        for (int k = 0; k < DIMS / 2; k++)
+            freq[k] = 1 / (float)(1 + k);
+        s.a.round = (enum round)round;
+        q = bed_zeros(&b, n);
+        memcpy(q, s.a.q, n * sizeof(*q));
+        turn = (struct rope_args){ .x = s.a.q,
+                                   .freq = freq,
+                                   .info = s.info,
+                                   .rows = c->rows,
+                                   .heads = c->heads,
+                                   .cols = c->dim,
+                                   .dims = DIMS,
+                                   .round = s.a.round };
+        b.op->rope(b.q, &turn);
+        b.op->attend(b.q, &s.a);
+        turn.x = o = s.a.o;
+        turn.inverse = 1;
+        b.op->rope(b.q, &turn);
+        s.a.q = q;
+        s.a.o = bed_zeros(&b, n);
+        s.a.freq = freq;
+        s.a.dims = DIMS;
+        b.op->attend(b.q, &s.a);
+        cr_expect(bed_same(s.a.o, o, n), "round %d", round);
+        bed_close(&b);
+    }
+}
+
+/* Two keys of the same weight p < 1, one in the window and one selected. Where p is no bf16 the
+ * rounding shows in the output, and in the denominator it would. */
+Test(attend, probabilities_are_rounded_in_both_parts_and_not_in_the_denominator)
+{
+    enum { DIM = 16 };
+    struct slot_head head = { 0 };
+    struct row_info info = { 0 };
+    int32_t sel = 0;
+    int told = 0;
+    struct bed b;
+
+    bed_open(&b, 1);
+    for (int i = 0; i < 64; i++) {
+        float q[DIM] = { 0 }, o[DIM], sink = 0.3f + (float)i / 16;
+        double p = exp(-(double)sink), near = (double)bf16_round((float)p);
+        struct attend_args a = { .q = q,
+                                 .sink = &sink,
+                                 .win = bed_state(&b, 1, 1, CODEC_F32, DIM),
+                                 .more = bed_state(&b, 1, 1, CODEC_F32, DIM),
+                                 .head = &head,
+                                 .info = &info,
+                                 .sel = &sel,
+                                 .o = o,
+                                 .rows = 1,
+                                 .heads = 1,
+                                 .dim = DIM,
+                                 .span = 1,
+                                 .topk = 1,
+                                 .scale = 1,
+                                 .round = ROUND_BF16 };
+        float want[4];
+
+        for (int c = 0; c < DIM; c++) {
+            ((float *)a.win.base)[c] = 1;
+            ((float *)a.more.base)[c] = 2;
+        }
+        a.scratch = bed_zeros(&b, attend_scratch(DIM, 1, 0, 1));
+        b.op->attend(b.q, &a);
+        for (int k = 0; k < 4; k++) /* the first as it has to be */
+            want[k] = bf16_round((float)(((k == 1 ? p : near) + 2 * (k == 2 ? p : near)) /
+                                         (2 * (k == 3 ? near : p) + 1)));
+        cr_expect(eq(flt, o[0], want[0]), "sink %g", (double)sink);
+        for (int k = 1; k < 4; k++)
+            told |= (want[k] != want[0]) << k;
+        for (int k = 0; k < 3; k++)
+            free(b.block[--b.blocks]);
+    }
+    cr_expect(eq(int, told, 14), "every other rounding would show");
+    bed_close(&b);
+}
+
 Test(attend, a_huge_sink_or_logit_does_not_overflow)
 {
     struct bed b;

@@ -541,6 +541,60 @@ Test(pick, more_candidates_than_tokens_are_refused)
     bed_close(&p.b);
 }
 
+/* Rows are weighed for top-p without top-k, or for logprobs; others keep what lies there. */
+Test(pick, rows_that_need_no_mass_are_left_alone)
+{
+    static const struct {
+        struct sampler s;
+        int top_p, logprobs; /* whether they are weighed */
+    } cases[] = {
+        { { .temperature = 0, .top_p = 0.5 }, 0, 0 },
+        { { .temperature = 1, .top_p = 0.5 }, 1, 0 },
+        { { .temperature = 1, .top_p = 0.5, .top_k = 3 }, 0, 0 },
+        { { .temperature = 1, .min_p = 0.5 }, 0, 0 },
+        { { .temperature = 0, .logprobs = 1 }, 0, 1 },
+        { { .temperature = 1, .top_p = 0.5, .logprobs = 3 }, 1, 1 },
+    };
+    static const float z[8] = { 0, -1, -2, -3, -4, -5, -6, -7 };
+    const int32_t pick = 2;
+    struct row_info info = { 0 };
+    struct bed b;
+
+    bed_open(&b, 1);
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        struct candidate best[2] = { { 0, 0 }, { -1, 1 } };
+        struct logprobs out = { .n = 77 };
+        struct chunk_mass m = { .sum = 77 };
+        struct mass_args mass = { .logits = z,
+                                  .sampler = &cases[i].s,
+                                  .info = &info,
+                                  .mass = &m,
+                                  .rows = 1,
+                                  .cols = 8,
+                                  .ld = 1 };
+
+        b.op->mass(b.q, &mass);
+        cr_expect(eq(int, m.sum != 77, cases[i].top_p), "case %zu", i);
+        m.sum = 77;
+        mass.pick = &pick;
+        b.op->mass(b.q, &mass);
+        cr_expect(eq(int, m.sum != 77, cases[i].logprobs), "case %zu", i);
+        cr_expect(m.z == -2 || !cases[i].logprobs, "case %zu", i);
+        b.op->logprob(b.q, &(struct logprob_args){ .best = best,
+                                                   .mass = &m,
+                                                   .sampler = &cases[i].s,
+                                                   .info = &info,
+                                                   .out = &out,
+                                                   .width = { 8 },
+                                                   .ranks = 1,
+                                                   .rows = 1,
+                                                   .k = 2,
+                                                   .ldm = 1 });
+        cr_expect(eq(int, out.n != 77, cases[i].logprobs), "case %zu", i);
+    }
+    bed_close(&b);
+}
+
 /* ---- history ---- */
 
 Test(pick, entries_of_nobody_and_other_shares_are_not_counted)
