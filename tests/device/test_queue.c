@@ -36,11 +36,13 @@ static void put_stack(void *dst, int32_t v)
 
 static void memory(void)
 {
+    uint64_t before = d->allocations;
     char *p = take(1000), *empty = take(0), back[1000], *large;
     const void *w;
     void *no = p;
 
     CHECK(d->name[0] && strcmp(d->name, b->name) != 0);
+    CHECK(d->allocations > before);
     b->get(q, back, p, sizeof(back));
     CHECK(b->wait(q) == 0);
     for (size_t i = 0; i < sizeof(back); i++)
@@ -97,6 +99,13 @@ static void copies(void)
         }
     }
     CHECK(b->wait(q) == 0 && wrong == 0);
+
+    /* what was asked for first comes from where later copies have been */
+    put_stack(p, 12345);
+    b->get(q, back, p, sizeof(*back));
+    for (int i = 0; i < 8; i++)
+        b->put(q, p, back + 1, sizeof(*p) * (size_t)(n - 1));
+    CHECK(b->wait(q) == 0 && back[0] == 12345);
     free(back);
     b->free(d, p);
 }
@@ -256,12 +265,82 @@ static void graphs(void)
     CHECK(b->wait(q) == 0);
     b->graph_close(g);
     b->graph_close(NULL);
+
+    /* a queue that has failed begins nothing, and launches nothing */
+    memset(out, 0, sizeof(out));
+    queue_fail(q, -EBADMSG, "before");
+    CHECK(b->graph_begin(q) == -EBADMSG && b->wait(q) == -EBADMSG);
+    CHECK(b->graph_end(q, &second) == -EINVAL);
     b->free(d, x), b->free(d, y);
+}
+
+#define LEN 4096
+#define PUTS 32 /* and as many gets are what a captured window has room for */
+
+/* Puts into places 16 values apart, and gets from there. */
+static void queue_copies(int32_t *p, const int32_t *in, int32_t *out, int puts, int gets)
+{
+    for (int i = 0; i < puts; i++)
+        b->put(q, p + 16 * i, in + i % PUTS, sizeof(*in));
+    for (int i = 0; i < gets; i++)
+        b->get(q, out + i % PUTS, p + 16 * i, sizeof(*out));
+}
+
+/* As many copies as there is room for, and one more; launches without a wait between them. */
+static void many_copies(void)
+{
+    int32_t *p = take(sizeof(*p) * 16 * (PUTS + 1)), in[PUTS], out[PUTS];
+    int32_t a[LEN], last[LEN], back[LEN];
+    struct graph *both = NULL, *gets = NULL, *order = NULL, *no = NULL;
+    void *wide = take(sizeof(a));
+
+    CHECK(b->graph_begin(q) == 0);
+    queue_copies(p, in, out, PUTS, PUTS);
+    CHECK(b->graph_end(q, &both) == 0);
+    CHECK(b->graph_begin(q) == 0);
+    queue_copies(p, in, out, 0, PUTS);
+    CHECK(b->graph_end(q, &gets) == 0);
+    for (int more = 0; more < 2; more++) {
+        CHECK(b->graph_begin(q) == 0);
+        queue_copies(p, in, out, more ? PUTS + 1 : 1, more ? 1 : PUTS + 1);
+        CHECK(b->graph_end(q, &no) == -EINVAL);
+    }
+    for (int round = 0; round < 20; round++) {
+        for (int i = 0; i < PUTS; i++)
+            in[i] = 100 * round + i;
+        memset(out, 0xff, sizeof(out));
+        b->graph_launch(q, both);
+        for (int i = 0; i < round; i++)
+            b->graph_launch(q, gets);
+        CHECK(b->wait(q) == 0 && memcmp(in, out, sizeof(in)) == 0);
+    }
+    memset(out, 0, sizeof(out));
+    queue_fail(q, -EBADMSG, "before");
+    b->graph_launch(q, both);
+    CHECK(b->wait(q) == -EBADMSG && out[1] == 0);
+
+    /* copies beside each other in a capture stay in their order */
+    for (int i = 0; i < LEN; i++)
+        a[i] = i, last[i] = -i;
+    CHECK(b->graph_begin(q) == 0);
+    b->put(q, wide, a, sizeof(a));
+    b->put(q, wide, last, sizeof(last));
+    b->get(q, back, wide, sizeof(back));
+    b->put(q, wide, a, sizeof(a));
+    CHECK(b->graph_end(q, &order) == 0);
+    CHECK(q->nodes == 4); /* one kernel copies one way, and no place twice */
+    for (int round = 0; round < 3; round++) {
+        b->graph_launch(q, order);
+        CHECK(b->wait(q) == 0 && memcmp(back, last, sizeof(back)) == 0);
+    }
+    b->graph_close(both), b->graph_close(gets), b->graph_close(order);
+    b->free(d, p), b->free(d, wide);
 }
 
 /* ---- bytes that come late -------------------------------------------------------------------- */
 
 #define LATE 5000
+#define BRINGS 16 /* what a captured window has room for */
 
 struct late {
     float *src;
@@ -269,8 +348,6 @@ struct late {
     float value;
     int calls;
 };
-
-#define LEN 4096
 
 static void add(const float *x, float *y)
 {
@@ -471,13 +548,13 @@ static void brings(void)
 
     /* what cannot be had is the wait's error, eager and captured, and no harm to what follows */
     for (int captured = 0; captured < 2; captured++) {
-        l.code = -EIO;
+        l.code = -ENODATA;
         *l.flag = 0;
         if (captured)
             b->graph_launch(q, g);
         else
             queue_late(&bring, z, out);
-        CHECK(b->wait(q) == -EIO);
+        CHECK(b->wait(q) == -ENODATA);
         CHECK(b->wait(q) == 0);
         l.code = BRING_HERE;
         l.value = 3;
@@ -485,6 +562,24 @@ static void brings(void)
         b->graph_launch(q, g);
         CHECK(b->wait(q) == 0 && late_is(out, 3));
     }
+
+    /* as many as there is room for, and one more; launched again before a wait */
+    for (int more = 0; more < 2; more++) {
+        struct graph *many = NULL;
+
+        bring.bytes = sizeof(float);
+        CHECK(b->graph_begin(q) == 0);
+        for (int i = 0; i < BRINGS + more; i++)
+            b->op->bring(q, &bring);
+        CHECK(b->graph_end(q, &many) == (more ? -EINVAL : 0));
+        *l.flag = 0;
+        l.calls = 0;
+        for (int i = 0; i < 4 && many; i++)
+            b->graph_launch(q, many);
+        CHECK(b->wait(q) == 0 && l.calls == !more);
+        b->graph_close(many);
+    }
+    bring.bytes = sizeof(float) * LATE;
 
     /* a host that does not say anything */
     bring.limit_ns = 100 * NS_PER_MS;
@@ -589,12 +684,19 @@ int queue_main(int argc, char **argv)
     static const struct {
         const char *name;
         void (*run)(void);
-    } parts[] = {
-        { "memory", memory },           { "copies", copies },     { "sticky", sticky },
-        { "refused", refused },         { "found", found },       { "graphs", graphs },
-        { "brings", brings },           { "sections", sections }, { "ahead", ahead },
-        { "exchange", exchange_alone }, { "parts", parts_added }, { "watched", watched }
-    };
+    } parts[] = { { "memory", memory },
+                  { "copies", copies },
+                  { "sticky", sticky },
+                  { "refused", refused },
+                  { "found", found },
+                  { "graphs", graphs },
+                  { "many copies", many_copies },
+                  { "brings", brings },
+                  { "sections", sections },
+                  { "ahead", ahead },
+                  { "exchange", exchange_alone },
+                  { "parts", parts_added },
+                  { "watched", watched } };
     int r = lab_open(&lab);
 
     if (r != 0)
