@@ -1,5 +1,6 @@
 #include <errno.h>
 
+#include "tests/base/capture.h"
 #include "tests/kernels/bed.h"
 
 #define ROWS_MAX 17
@@ -156,6 +157,41 @@ Test(dense, weights_asked_for_ahead_are_a_list_with_a_rate)
     }
     b.op->prefetch(b.q, &(struct prefetch_args){ .n = 1, .rate = 1, .of[0] = { bad, 8 } });
     cr_expect(eq(int, bed_wait(&b), 0));
+    bed_close(&b);
+}
+
+Test(dense, inspect_names_the_first_row_with_a_number_that_is_none)
+{
+    static const float bad[] = { NAN, INFINITY, -INFINITY };
+    struct row_info info[3] = { { .slot = 1, .pos = 5 }, { .slot = 2, .pos = 9 }, { .slot = 3 } };
+    float x[3][4] = { { 1, -3e38f, 0x1p-149f, 0 } };
+    struct inspect_args a = { .x = x[0], .info = info, .rows = 3, .cols = 4, .layer = 7 };
+    struct capture c;
+    struct bed b;
+
+    capture_start(&c);
+    bed_open(&b, 1);
+    b.op->inspect(b.q, &a);
+    cr_expect(eq(int, bed_wait(&b), 0));
+    for (size_t i = 0; i < COUNT(bad); i++) {
+        x[1][3] = x[2][0] = bad[i];
+        b.op->inspect(b.q, &a);
+        cr_expect(eq(int, bed_wait(&b), -EBADMSG), "%f", (double)bad[i]);
+        cr_expect(strstr(c.last, "layer 7") && strstr(c.last, "slot 2 row 1 position 9"), "%s",
+                  c.last);
+    }
+    bed_close(&b);
+}
+
+Test(dense, stamps_do_not_go_back)
+{
+    int64_t at[2] = { 0 };
+    struct bed b;
+
+    bed_open(&b, 1);
+    for (int i = 0; i < 2; i++)
+        b.op->stamp(b.q, &(struct stamp_args){ .at = &at[i], .name = "here" });
+    cr_expect(0 < at[0] && at[0] <= at[1]);
     bed_close(&b);
 }
 
