@@ -324,7 +324,7 @@ static int leave(struct lead *l, int slot, enum finish f)
     int err = 0;
 
     if (!s->kept)
-        err = order_keep(l->r, &s->commit, 1);
+        err = order_keep(l->r, &s->commit);
     if (err == 0 && l->ends)
         err = l->ends(l->ends_arg, slot, s->out);
     if (err == 0)

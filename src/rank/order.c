@@ -60,14 +60,13 @@ int order_round(struct rounds *r, struct plan_round *p)
     return err < 0 ? err : carried(r, round_run(r, p, sent, sent - begin));
 }
 
-int order_keep(struct rounds *r, const struct plan_commit *c, int n)
+int order_keep(struct rounds *r, const struct plan_commit *c)
 {
-    struct plan_keep p = { .digest = r->digest, .commits = n, .start_ns = r->start_ns };
-    int err;
+    struct plan_keep p = {
+        .digest = r->digest, .commits = 1, .commit = { *c }, .start_ns = r->start_ns
+    };
+    int err = send(r, PLAN_KEEP, plan_put_keep(&p, r->word));
 
-    for (int i = 0; i < n; i++)
-        p.commit[i] = c[i];
-    err = send(r, PLAN_KEEP, plan_put_keep(&p, r->word));
     return err < 0 ? err : carried(r, round_keep(r, &p));
 }
 

@@ -11,7 +11,7 @@ int order_admit(struct rounds *r, const struct plan_admit *p);
 int order_fill(struct rounds *r, const struct plan_span *p);
 int order_draft(struct rounds *r, const struct plan_draft *p);
 int order_round(struct rounds *r, struct plan_round *p); /* sets the digest */
-int order_keep(struct rounds *r, const struct plan_commit *c, int n);
+int order_keep(struct rounds *r, const struct plan_commit *c);
 int order_score(struct rounds *r, const struct plan_span *p, score_fn *fn, void *arg);
 int order_calibrate(struct rounds *r, const struct plan_calibrate *p, int64_t *ns);
 int order_release(struct rounds *r, int slot);

@@ -167,7 +167,7 @@ static int lead(struct rounds *r, enum fault fault)
         return err;
     /* Told or not, rank 0 learns of the follower's fault in one of its next orders. */
     c = commit_of(r);
-    err = order_keep(r, &c, 1);
+    err = order_keep(r, &c);
     if (err == 0)
         err = order_release(r, 0);
     if (err == 0)
