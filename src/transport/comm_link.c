@@ -266,7 +266,7 @@ int comm_link_open(struct link *const *links, int rank, int world, const struct 
     if (!c)
         return fail(-ENOMEM, "comm link: no memory");
     c->base = (struct comm){ .ops = &comm_link_ops, .rank = rank, .world = world };
-    c->wire = s->partials == COMM_BF16 ? EXCHANGE_BF16 : EXCHANGE_F32;
+    c->wire = comm_wire(s);
     c->slot_bytes = s->slot_bytes;
     c->seq = s->first_seq;
     c->steps = s->steps;

@@ -20,6 +20,7 @@
 #include "kernels/backend.h"
 #include "kernels/exchange.h"
 #include "src/base/log.h"
+#include "src/transport/comm_record.h"
 #include "src/transport/comm_table.h"
 
 #define LIBRARY "libnccl.so.2"
@@ -281,7 +282,7 @@ int comm_nccl_open(struct comm *host, struct queue *q, const struct comm_setting
     c->base = (struct comm){ .ops = &comm_nccl_ops, .rank = host->rank, .world = host->world };
     c->host = host;
     c->dev = q->dev;
-    c->wire = s->partials == COMM_BF16 ? EXCHANGE_BF16 : EXCHANGE_F32;
+    c->wire = comm_wire(s);
     c->slot_bytes = s->slot_bytes;
     pthread_mutex_init(&c->calls, NULL);
     r = c->dev->ops->alloc(c->dev, (size_t)host->world * s->slot_bytes, &all);

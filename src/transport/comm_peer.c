@@ -258,7 +258,7 @@ static int side_open(struct device *d, int rank, int world, const struct comm_se
     if (!c)
         return fail(-ENOMEM, "comm peer: no memory");
     c->base = (struct comm){ .ops = &comm_peer_ops, .rank = rank, .world = world };
-    c->wire = s->partials == COMM_BF16 ? EXCHANGE_BF16 : EXCHANGE_F32;
+    c->wire = comm_wire(s);
     c->wait_limit_ms = s->wait_limit_ms;
     r = peer_open(d, &spec, &c->peer);
     if (r < 0) {

@@ -1,6 +1,6 @@
-/* comm_record - what comm link has in common on hosts (comm_link.c) and for devices (comm_relay.c):
- * the tag of an exchange, what settings and sites there may be, and what kernels of an exchange
- * leave behind. */
+/* comm_record - what comms have in common: the type of their wire, and of comm link on hosts
+ * (comm_link.c) and for devices (comm_relay.c) the tag of an exchange, what settings and sites
+ * there may be, and what kernels of an exchange leave behind. */
 #ifndef TANDEM_TRANSPORT_COMM_RECORD_H
 #define TANDEM_TRANSPORT_COMM_RECORD_H
 
@@ -13,6 +13,12 @@ enum { COMM_UNIT_BYTES = 16, COMM_SITE_BARRIER = 0 };
 static inline uint64_t comm_tag(uint32_t seq, int site, size_t units)
 {
     return seq | (uint64_t)site << 32 | (uint64_t)units << 44;
+}
+
+/* comm_wire - the type that partial sums travel in */
+static inline enum exchange_wire comm_wire(const struct comm_settings *s)
+{
+    return s->partials == COMM_BF16 ? EXCHANGE_BF16 : EXCHANGE_F32;
 }
 
 /* comm_link_check, comm_site_check - errors   -EINVAL, with what may be */

@@ -11,6 +11,7 @@
 #include "kernels/exchange.h"
 #include "src/base/clock.h"
 #include "src/base/log.h"
+#include "src/transport/comm_record.h"
 #include "src/transport/comm_table.h"
 
 enum { SELF_PIECE = 1024 };
@@ -124,7 +125,7 @@ int comm_self_alone(const struct comm_settings *set, int rank, int world, struct
     if (!s)
         return fail(-ENOMEM, "comm self: no memory");
     s->base = (struct comm){ .ops = &comm_self_ops, .rank = rank, .world = world };
-    s->wire = set->partials == COMM_BF16 ? EXCHANGE_BF16 : EXCHANGE_F32;
+    s->wire = comm_wire(set);
     *out = &s->base;
     return 0;
 }
