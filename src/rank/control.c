@@ -13,7 +13,6 @@
  */
 #include "src/rank/control.h"
 
-#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>

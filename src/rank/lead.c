@@ -8,7 +8,6 @@
 #include "src/rank/landing.h"
 #include "src/verify/accept.h"
 
-#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
