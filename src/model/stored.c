@@ -85,6 +85,18 @@ const char *group_name(const struct group *g, enum tail tail, char *buf, size_t 
     return buf;
 }
 
+int group_find(struct group *g, enum tail tail)
+{
+    bool shaped = tail != TAIL_BIAS;
+    char name[TENSOR_NAME_MAX + 32];
+    int r = g->s->ops->find(g->s, group_name(g, tail, name, sizeof(name)), shaped ? g->rows : 0,
+                            shaped ? g->cols : 0, &g->t[tail]);
+
+    if (r == 0)
+        g->have |= BIT(tail);
+    return r;
+}
+
 static const char *shape_text(const struct tensor *t, char *buf, size_t cap)
 {
     size_t at = (size_t)snprintf(buf, cap, "[");
@@ -315,25 +327,19 @@ int read_fp4(struct group *g, struct stored *out)
 
 /* ---- places ------------------------------------------------------------------------------ */
 
-/* Look up everything that may belong to a place's module. A bias is asked for without a shape:
- * where tensors are made up there is none but what the walk asks for. */
+/* Look up everything that may belong to a place's module. */
 static int gather(struct group *g)
 {
     size_t len = strlen(g->place->name);
-    char name[TENSOR_NAME_MAX + 32];
 
     g->have = 0;
     g->bare = len < 8 || strcmp(g->place->name + len - 7, ".weight") != 0;
     snprintf(g->stem, sizeof(g->stem), "%.*s", (int)(g->bare ? len : len - 6), g->place->name);
     for (enum tail i = 0; i < (g->bare ? 1 : TAILS); i++) {
-        bool shaped = i != TAIL_BIAS;
-        int r = g->s->ops->find(g->s, group_name(g, i, name, sizeof(name)), shaped ? g->rows : 0,
-                                shaped ? g->cols : 0, &g->t[i]);
+        int r = group_find(g, i);
 
         if (r < 0)
             return r;
-        if (r == 0)
-            g->have |= BIT(i);
     }
     return 0;
 }

@@ -205,22 +205,17 @@ static int gather_slice(struct group *g, const char *module, int i)
 {
     static const enum tail tails[] = { TAIL_TRELLIS, TAIL_SUH, TAIL_SVH,  TAIL_SU,
                                        TAIL_SV,      TAIL_MCG, TAIL_MUL1, TAIL_BIAS };
-    char name[TENSOR_NAME_MAX + 32];
     int n = 0;
 
     g->have = 0;
     if (snprintf(g->stem, sizeof(g->stem), "%sslice.%d.", module, i) >= (int)sizeof(g->stem))
         return fail(-EINVAL, "tensor %s: name too long", module);
     for (size_t j = 0; j < sizeof(tails) / sizeof(tails[0]); j++) {
-        int r = g->s->ops->find(g->s, group_name(g, tails[j], name, sizeof(name)), g->rows, g->cols,
-                                &g->t[tails[j]]);
+        int r = group_find(g, tails[j]);
 
         if (r < 0)
             return r;
-        if (r == 0) {
-            g->have |= BIT(tails[j]);
-            n++;
-        }
+        n += r == 0;
     }
     return n;
 }

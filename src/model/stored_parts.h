@@ -42,6 +42,11 @@ struct group {
 /* group_name - the name of a part, into buf, which it returns. */
 const char *group_name(const struct group *g, enum tail tail, char *buf, size_t cap);
 
+/* group_find - look a part up; 1 if it is not there. A bias is asked for without a shape: where
+ * tensors are made up there is none but what the walk asks for.
+ * errors   of the source's find */
+int group_find(struct group *g, enum tail tail);
+
 /* group_take - keep a part. */
 void group_take(const struct group *g, enum tail tail, struct stored_tensor *out);
 
