@@ -496,6 +496,14 @@ static void bytes_format(size_t v, char *buf, size_t cap)
     snprintf(buf, cap, "%zu%s", v, suffix[i]);
 }
 
+static void limit_format(const struct field *f, int64_t limit, char *buf, size_t cap)
+{
+    if (f->type == CFG_BYTES)
+        bytes_format((size_t)limit, buf, cap);
+    else
+        snprintf(buf, cap, "%lld", (long long)limit);
+}
+
 static void field_format(const struct config *c, const struct field *f, char *buf, size_t cap)
 {
     const void *at = field_at(c, f);
@@ -547,6 +555,11 @@ int config_dump(const struct config *c, FILE *out)
         if (f->names) {
             names_list(f, list, sizeof(list));
             fprintf(out, "; one of %s", list);
+        } else if (f->hi > 0) {
+            limit_format(f, f->lo, value, sizeof(value));
+            fprintf(out, "; %s to ", value);
+            limit_format(f, f->hi, value, sizeof(value));
+            fprintf(out, "%s%s", value, f->type == CFG_AUTO_INT ? ", or auto" : "");
         }
         field_format(c, f, value, sizeof(value));
         fprintf(out, "\n%s =%s%s\n\n", f->key, value[0] ? " " : "", value);

@@ -100,7 +100,8 @@ int config_check_paths(const struct config *c);
  */
 int config_get(const struct config *c, const char *key, char *buf, size_t cap);
 
-/* config_dump - every key, its default, meaning and value in force, as a file for config_read.
+/* config_dump - every key, its meaning, default, limits and value in force, as a file for
+ * config_read.
  * errors   the errno of the write
  */
 int config_dump(const struct config *c, FILE *f);

@@ -373,7 +373,9 @@ Test(config, a_dump_reads_back_as_the_same_config)
         cr_assert(eq(int, config_set(&c, good[i].set), 0));
     cr_assert(eq(int, config_dump(&c, f), 0));
     fclose(f);
-    cr_expect(strstr(text, "\n# default: 4\nslots = 3\n") != NULL);
+    cr_expect(strstr(text, "\n# default: 4; 1 to 4\nslots = 3\n") != NULL);
+    cr_expect(strstr(text, "\n# default: auto; 0 to 15, or auto\ndepth = ") != NULL);
+    cr_expect(strstr(text, "\n# default: 256MiB; 0 to 1024GiB\nengram_cache = ") != NULL);
     cr_expect(strstr(text, "one of loop, tcp, shm, rdma\nlink = rdma\n") != NULL);
     config_free(&c);
     cr_assert(eq(int, config_init(&c), 0));

@@ -88,6 +88,8 @@ same 'default.conf has every key' "$("$TANDEM" config | sed -n 's/^\([a-z_]*\) =
     "$(sed -n 's/^#\([a-z_]*\) =.*/\1/p' "$ROOT/configs/default.conf")"
 sed 's/^#\([a-z_]* =.*\)/\1/' "$ROOT/configs/default.conf" >"$WORK/default.conf"
 same 'default.conf has the defaults' "$("$TANDEM" config)" "$("$TANDEM" config --config "$WORK/default.conf")"
+same 'default.conf explains as config does' "$("$TANDEM" config | sed -n 's/^# default: \(.*\)/# (default \1)/; /^# /p')" \
+    "$(sed '1,/^$/d; /^# /!d' "$ROOT/configs/default.conf")"
 for c in "$ROOT"/configs/*.conf; do
     expect 0 '' "$TANDEM" config --config "$c"
 done
