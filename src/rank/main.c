@@ -8,6 +8,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -52,6 +53,7 @@ int main(int argc, char **argv)
     if (code != CODE_DONE)
         return code;
     mapping_guard(CODE_DATA);
+    signal(SIGXFSZ, SIG_IGN); /* a write beyond the limit of files fails, and says which */
     if (c)
         code = run(c, argc - 1, argv + 1);
     else if (strcmp(name, "--version") == 0)

@@ -80,6 +80,15 @@ for folder in /proc/none "$WORK/nowhere-link"; do # nothing is missing there, an
     expect 73 'No such file' "$TANDEM" pack "$MODEL" "$folder"
     expect 73 'No such file' "$TANDEM" convert "$MODEL" "$folder" --to fp8
 done
+
+limited() # KiB that a file may have, then a command
+{
+    (ulimit -f "$1" && shift && exec "$@")
+}
+
+expect 73 'File too large' limited 100 "$TANDEM" pack "$MODEL" "$WORK/limited"
+expect 73 'File too large' limited 100 "$TANDEM" convert "$MODEL" "$WORK/limited-fp8" --to fp8
+same 'what is beyond the limit of files leaves nothing' '' "$(find "$WORK" -path '*/limited*' -type f)"
 expect 64 'no key bogus' "$TANDEM" config --get bogus
 "$TANDEM" config --set slots=2 --set context=1000 >"$WORK/a.conf"
 "$TANDEM" config --config "$WORK/a.conf" >"$WORK/b.conf"
