@@ -148,6 +148,8 @@ int config_check_paths(const struct config *c)
         r = check_home(paths[i].key, paths[i].path);
     if (r == 0 && !c->cache[0])
         return fail(-EINVAL, "config: cache: want a folder");
+    if (r == 0 && !c->costs[0])
+        return fail(-EINVAL, "config: costs: want auto or a file");
     return r;
 }
 

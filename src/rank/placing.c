@@ -50,7 +50,7 @@ static int named(const struct config *c, const int *order, int cores, struct pla
             "want auto or off",
             c->pin, c->ranks);
     if (found < 2)
-        return fail(-EINVAL, "config: pin: this process may not use the cores %s, it may use %d",
+        return fail(-EINVAL, "config: pin: this process may not use the cores %s; %d are allowed",
                     c->pin, cores);
     out->round = want[0];
     out->proxy = want[1];

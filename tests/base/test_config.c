@@ -335,6 +335,7 @@ static const struct {
     { "weights ahead", { "prefetch=512KiB" }, NULL },
     { "nothing to be beside", { "prefetch=1MiB", "side=off" }, "prefetch needs side on" },
     { "no cache", { "cache=" }, "cache: want a folder" },
+    { "no costs", { "costs=" }, "costs: want auto or a file" },
 };
 
 Test(config, relations_between_keys)

@@ -61,7 +61,7 @@ expect 0 '' "${G[@]}" --prompt a --max-tokens 4 --set experts=whole --set ranks=
 expect 78 'rank is 1' "${G[@]}" --prompt a --set ranks=2 --set rank=1
 expect 78 '' "${G[@]}" --prompt a --set ranks=4
 expect 78 'pin: want auto, off or two cores' "${G[@]}" --prompt a --set pin=first
-expect 78 'pin: this process may not use the cores 0,4095' "${G[@]}" --prompt a --set pin=0,4095
+expect 78 'pin: this process may not use the cores 0,4095; [0-9]* are allowed' "${G[@]}" --prompt a --set pin=0,4095
 expect 78 'pin: .* are the cores of one rank' "${G[@]}" --prompt a --set ranks=2 --set pin=0,4095
 expect 69 'comm nccl' "${G[@]}" --prompt a --set comm=nccl
 for comm in peer nccl; do # every rank finds it by itself, so the code does not depend on who is first
