@@ -18,6 +18,12 @@ printf '%s%s\n' '{"prompt":"Once upon","max_tokens":4,"id":"a","stop":["zz"],"lo
     '"logit_bias":{"5":1.5},"frequency_penalty":0.5}' \
     >"$WORK/jobs.jsonl"
 
+# said FILE - what was said, whatever ended first
+said()
+{
+    cut -d , -f 1-3 "$1" | sort
+}
+
 # try NAME LAST STEP COMMAND... - with memory short nowhere, then at some places, of the last ones
 # at every STEPth
 try()
@@ -31,7 +37,7 @@ try()
         "$SHORT" 0 "$@" >"$WORK/whole" 2>"$WORK/err" || note_failure "$name: exit $?"
     done
     all=$(tail -n 1 "$WORK/err")
-    whole=$(cut -d , -f 1-3 "$WORK/whole")
+    whole=$(said "$WORK/whole")
     step=$((all / PLACES + 1))
     [ "$FULL" = full ] && step=1
     for n in $(seq 1 $step "$all") $(seq $((all > last ? all - last : 1)) "$every" "$all"); do
@@ -40,7 +46,7 @@ try()
         code=$?
         checks=$((checks + 1))
         case $code in
-        0) [ "$whole" = "$(cut -d , -f 1-3 "$WORK/out")" ] ||
+        0) [ "$whole" = "$(said "$WORK/out")" ] ||
             note_failure "$name: another output with memory short at $n" ;;
         70 | 71 | 73) grep -q 'error: ' "$WORK/err" ||
             note_failure "$name: exit $code without an error at $n" ;;
