@@ -17,31 +17,45 @@
 static const char *const beside[] = { "tokenizer.json", "tokenizer_config.json",
                                       "generation_config.json", "chat_template.jinja" };
 
-static int copy_texts(const char *from, const char *to, enum exit_step *step)
-{
-    *step = STEP_WRITE;
-    for (size_t i = 0; i < sizeof(beside) / sizeof(beside[0]); i++) {
-        char in[PATH_CAP], out[PATH_CAP], *text;
-        size_t bytes;
-        int r = path_join(in, sizeof(in), from, beside[i]);
+#define BESIDE (sizeof(beside) / sizeof(beside[0]))
 
-        if (r == 0)
-            r = path_join(out, sizeof(out), to, beside[i]);
-        if (r < 0)
-            return r;
-        if (access(in, F_OK) != 0)
-            continue;
-        *step = STEP_DATA;
-        r = file_read(in, (size_t)256 << 20, &text, &bytes);
-        if (r < 0)
-            return r;
-        *step = STEP_WRITE;
-        r = file_write(out, text, bytes, 0644);
-        free(text);
+struct texts {
+    char *text[BESIDE]; /* NULL: not there */
+    size_t bytes[BESIDE];
+};
+
+static int read_texts(struct texts *t, const char *folder)
+{
+    for (size_t i = 0; i < BESIDE; i++) {
+        char path[PATH_CAP];
+        int r = path_join(path, sizeof(path), folder, beside[i]);
+
+        if (r == 0 && access(path, F_OK) == 0)
+            r = file_read(path, (size_t)256 << 20, &t->text[i], &t->bytes[i]);
         if (r < 0)
             return r;
     }
     return 0;
+}
+
+static int write_texts(const struct texts *t, const char *folder)
+{
+    for (size_t i = 0; i < BESIDE; i++) {
+        char path[PATH_CAP];
+        int r = path_join(path, sizeof(path), folder, beside[i]);
+
+        if (r == 0 && t->text[i])
+            r = file_write(path, t->text[i], t->bytes[i], 0644);
+        if (r < 0)
+            return r;
+    }
+    return 0;
+}
+
+static void free_texts(struct texts *t)
+{
+    for (size_t i = 0; i < BESIDE; i++)
+        free(t->text[i]);
 }
 
 /* A checkpoint, or what is left of one, whose files new ones of the same names would replace. */
@@ -90,6 +104,7 @@ int cmd_convert(struct options *o)
                                  .shard_bytes = CONVERT_SHARD_BYTES,
                                  .stop = &stop };
     enum exit_step step = STEP_DATA;
+    struct texts texts = { 0 };
     bool made = access(o->word[1], F_OK) != 0;
     struct checkpoint c;
     int r;
@@ -119,9 +134,14 @@ int cmd_convert(struct options *o)
     spec.n_parts = c.spec.n_parts;
     spec.config = c.plan.config;
     if (r == 0)
-        r = checkpoint_failure(&c, convert(&spec, c.source), &step);
+        r = read_texts(&texts, c.folder); /* before anything is written */
     if (r == 0)
-        r = copy_texts(c.folder, o->word[1], &step);
+        r = checkpoint_failure(&c, convert(&spec, c.source), &step);
+    if (r == 0) {
+        step = STEP_WRITE;
+        r = write_texts(&texts, o->word[1]);
+    }
+    free_texts(&texts);
     if (r == 0)
         log_info("%s: the weights of %s as %s", o->word[1], o->word[0], o->to);
     else if (made)

@@ -24,6 +24,7 @@ done
 cp -r "$MODEL" "$WORK/unread"
 mkdir "$WORK/unread/chat_template.jinja"
 expect 65 'unread/chat_template.jinja: ' "$TANDEM" convert "$WORK/unread" "$WORK/read" --to fp8
+same 'what cannot be read is known before anything is written' no "$([ -e "$WORK/read" ] && echo yes || echo no)"
 for name in rank0.pack.part rank0.pack.done; do
     mkdir "$WORK/link-$name"
     ln -s nowhere "$WORK/link-$name/$name"
