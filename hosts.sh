@@ -146,22 +146,32 @@ running()
     done
 }
 
+# gone GROUP TENTHS - nothing of this config runs on this machine any more, or not once that time is over
+gone()
+{
+    local n=$2
+
+    while [ -n "$(running "$1")" ]; do
+        [ $n -gt 0 ] || return 1
+        sleep 0.1
+        n=$((n - 1))
+    done
+}
+
 # end_all GROUP - what was started for this config and runs on this machine, and nothing else
 end_all()
 {
-    local run rank pid n=30
+    local run rank pid
 
     running "$1" | while read -r run rank pid; do
         say "ending rank $rank of run $run, process $pid"
         kill -TERM "$pid" 2>/dev/null
     done
-    while [ -n "$(running "$1")" ] && [ $n -gt 0 ]; do
-        sleep 0.1
-        n=$((n - 1))
-    done
+    gone "$1" 30 && return
     running "$1" | while read -r run rank pid; do
         kill -KILL "$pid" 2>/dev/null
     done
+    gone "$1" 20
 }
 
 # agent RUN RANK GROUP PROGRAM... - on the machine of a rank: run it, pass signals on, end it when the line ends.
