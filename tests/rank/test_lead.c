@@ -76,6 +76,7 @@ static void turns(struct lead *l)
     cr_expect(eq(int, chunks(l, 3), 2));
     cr_expect(eq(int, chunks(l, 2), 0));
     cr_assert(eq(int, lead_cancel(l, &reply[1]), 0));
+    reply_free(&reply[1]);
     cr_assert(eq(int, lead_add(l, &waits, &reply[1]), 0));
     cr_expect(eq(int, chunks(l, 1), 1));
     /* whoever was owed a round has left */
