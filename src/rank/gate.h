@@ -136,7 +136,7 @@ struct gate {
     struct gate_sum sum[GATES];
     bool left;
     struct meter meter; /* in jobs */
-    int64_t agreed;           /* rounds that several ranks have compared, in all gates */
+    int64_t agreed;     /* rounds that several ranks have compared, in all gates */
 
     /* of the world */
     int world;
